@@ -361,18 +361,26 @@ class PipelineConfig:
 class TensorConfig:
     panel = "Tensor parallelism"
     tensor: int | None = option(
-        "Cut each layer of a Keras model over so many ranks; ranks beyond share the batches.",
+        "Cut each layer of the model over so many ranks; ranks beyond share the batches.",
         least=1)
     tensor_rules: str | None = option(
         "How layers are cut: columns, rows, heads or replicate; default: what fits the model.",
         metavar="LAYER=KIND[,LAYER=KIND]")
+    sequence_parallel: bool = option(
+        "Also divide what lies between layers that are cut, along the sequence.", False)
 
     def check(self, config: RunConfig) -> None:
         """Raise ValueError for an option that has no effect, or does not fit."""
         if self.tensor is None:
-            if self.tensor_rules is not None:
-                raise ValueError("--tensor-rules has no effect without --tensor")
+            for one in fields(self):
+                if getattr(self, one.name) != one.default:
+                    raise ValueError(f"{OPTIONS[one.name].flag} has no effect without --tensor")
             return
+        if self.sequence_parallel and config.context.context is not None:
+            raise ValueError(
+                "--sequence-parallel does not fit --context, which divides all that has positions: "
+                "leave one of them out"
+            )
         if self.tensor_rules is not None:
             tensor_rules_of(self.tensor_rules)
         if config.context.context is None:  # else ContextConfig checks both

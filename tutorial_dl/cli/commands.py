@@ -324,6 +324,10 @@ def layout(
     memory: Annotated[
         float | None, typer.Option(help="With --for: GiB that a rank may use.", metavar="GIB")
     ] = None,
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option("--sequence-parallel", help="With --for: as of --tensor in train."),
+    ] = None,
     json: file_option("Write the roles as JSON; - prints them.") = None,
     figure: file_option("Draw the layout as .png, .svg or .pdf.") = None,
 ) -> None:

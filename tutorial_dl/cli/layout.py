@@ -20,12 +20,16 @@ def main(
     pipeline: int | None = None, context: int | None = None, tensor: int | None = None,
     for_model: str | None = None, data: str | None = None, batch_size: int | None = None,
     optimizer: str | None = None, memory: float | None = None,
+    sequence_parallel: bool | None = None,
 ) -> None:  # fmt: skip
     """Print the layout as a tree, or as JSON if json is "-"; write the files asked for."""
     said = {"masters": masters, "workers": workers, "devices": devices}
     cut = {"pipeline": pipeline, "context": context, "tensor": tensor}
     cut = {name: size for name, size in cut.items() if size is not None}
-    of_model = {"data": data, "batch_size": batch_size, "optimizer": optimizer, "memory": memory}
+    of_model = {
+        "data": data, "batch_size": batch_size, "optimizer": optimizer, "memory": memory,
+        "sequence_parallel": sequence_parallel,
+    }  # fmt: skip
     if for_model is None:
         if given := [name for name, value in of_model.items() if value is not None]:
             raise ValueError(f"--{given[0].replace('_', '-')} has no effect without --for MODEL")
@@ -34,7 +38,7 @@ def main(
         if cut or asked or (groups, folds) != (1, 1):
             raise ValueError(
                 "--for proposes cuts itself: give it only -n, --data, --batch-size, --optimizer, "
-                "--memory and --json"
+                "--memory, --sequence-parallel and --json"
             )
         if ranks is None:
             raise ValueError("--for needs the number of ranks, -n RANKS")
@@ -48,6 +52,7 @@ def main(
         layout_for.main(
             model=for_model, ranks=ranks, data=data, batch_size=batch_size or 32,
             optimizer=optimizer or "adam", memory=memory, json=json,
+            sequence=bool(sequence_parallel),
         )  # fmt: skip
         return
     if figure is not None and not figure.lower().endswith(FIGURES):

@@ -22,7 +22,7 @@ TEXT = ("gpt",)  # models of text
 
 def main(
     *, model: str, ranks: int, data: str | None, batch_size: int, optimizer: str,
-    memory: float | None, json: str | None,
+    memory: float | None, json: str | None, sequence: bool = False,
 ) -> None:  # fmt: skip
     """Print the proposals as a table, or as JSON if json is "-"; write the file asked for."""
     models.check(model)
@@ -35,12 +35,13 @@ def main(
 
     rule = optimizers.get(optimizer)
     replica, batch = built(model, data or ("text" if model in TEXT else "digits"), batch_size)
-    found, seconds = proposals(replica, batch, ranks, rule.slots)
+    found, seconds = proposals(replica, batch, ranks, rule.slots, sequence)
     from tutorial_dl.model_parallel.proposing import choice
 
     best, why = choice(found, None if memory is None else memory * (1 << 30))
     told = {
         "model": model, "ranks": ranks, "batch_size": len_of(batch),
+        "sequence_parallel": sequence,
         "weights": int(replica.parameters.size), "seconds_on_one_rank": seconds,
         "proposals": [as_json(one) for one in found], "proposed": best, "why": why,
     }  # fmt: skip
@@ -65,8 +66,13 @@ def built(model: str, data: str, batch_size: int) -> tuple[Any, Any]:
     return replica, dataset.train.take(slice(0, min(batch_size, len(dataset.train))))
 
 
-def proposals(replica: Any, batch: Any, ranks: int, slots: int) -> tuple[list, float]:
-    """(All cuts over so many ranks, the fastest first; seconds of a gradient on one rank)."""
+def proposals(
+    replica: Any, batch: Any, ranks: int, slots: int, sequence: bool = False
+) -> tuple[list, float]:
+    """(All cuts over so many ranks, the fastest first; seconds of a gradient on one rank).
+
+    `sequence`: tensor parallelism is its sequence-parallel form.
+    """
     from tutorial_dl.data import Data
     from tutorial_dl.model_parallel.keras_costs import Measured
     from tutorial_dl.model_parallel.proposing import Machine, divisors, propose
@@ -77,7 +83,7 @@ def proposals(replica: Any, batch: Any, ranks: int, slots: int) -> tuple[list, f
     measured = Measured(replica, batch, whole, less, len_of(few))
     # All ranks of a node share its memory.
     machine = Machine(copy_bandwidth() / ranks, MESSAGE, STAGE)
-    costs = {tensor: measured.costs(tensor) for tensor in divisors(ranks)}
+    costs = {tensor: measured.costs(tensor, sequence) for tensor in divisors(ranks)}
     itemsize = replica.parameters.itemsize
     no_context = None
     if measured.attends:

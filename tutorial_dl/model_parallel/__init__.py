@@ -12,9 +12,11 @@ keras_graph.py      the nodes of a Keras model in order; keras_stages.py: where 
                     keras_passes.py: its two passes as graphs
 pipeline.py         runs a schedule; pipelined.py: the model of this rank as a Replica
 tensor.py           each layer over several ranks, by columns, rows, heads or channels;
-                    tensor_layers.py has the layers of a rank, reductions.py what they send
+                    tensor_layers.py has the layers of a rank, reductions.py what they send,
+                    tensor_replica.py the Replica that is trained
 keras_rules.py      which layers of a Keras model are cut how; keras_tensor.py cuts them,
-                    keras_tensor_layers.py has the layers, keras_tensor_replica.py the Replica
+                    keras_tensor_layers.py has the layers, keras_tensor_replica.py the Replica;
+                    keras_tensor_sequence.py: the sequence-parallel form
 pieces.py           where a rank's slices lie in the whole model's vectors
 shards.py           vectors divided over ranks, part by part, and their update (ZeRO)
 zero.py             numpy layers trained so; sharded.py: any model as a Replica that is divided,
@@ -43,6 +45,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "sharded": ["ShardedReplica"],
         "simulating": ["Timetable", "simulate"],
         "tensor": ["TensorReplica", "split"],
+        "tensor_replica": ["LayeredTensorReplica"],
         "zero": ["ZeRO"],
     },
 )

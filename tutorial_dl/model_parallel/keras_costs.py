@@ -12,7 +12,15 @@ from tutorial_dl.model_parallel.keras_graph import crossing, graph_of, in_order,
 from tutorial_dl.model_parallel.keras_stage import is_float
 from tutorial_dl.model_parallel.keras_stages import KerasParts
 from tutorial_dl.model_parallel.keras_tensor import Cut
-from tutorial_dl.model_parallel.keras_tensor_layers import Enter, Leave
+from tutorial_dl.model_parallel.keras_tensor_layers import (
+    Divide,
+    Enter,
+    EnterFromPart,
+    Join,
+    Leave,
+    LeaveInParts,
+)
+from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
 from tutorial_dl.model_parallel.proposing import Cost
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.keras_steps import keras
@@ -71,12 +79,16 @@ class Measured:
             return str(error)
         return None
 
-    def costs(self, tensor: int) -> Sequence[Cost] | str:
-        """The layers of one of `tensor` ranks, or why the model can't be cut so."""
+    def costs(self, tensor: int, sequence: bool = False) -> Sequence[Cost] | str:
+        """The layers of one of `tensor` ranks, or why the model can't be cut so.
+
+        `sequence`: in the sequence-parallel form, as on the first rank.
+        """
         model, cut = self.model, ()
         if tensor > 1:
             try:
-                made = Cut(model, SimpleNamespace(size=tensor, rank=0))
+                kind = CutInParts if sequence else Cut
+                made = kind(model, SimpleNamespace(size=tensor, rank=0))
             except ValueError as error:
                 return str(error)
             model = made.local
@@ -95,16 +107,16 @@ class Measured:
             needed = any(id(t) in after_weights for t in node.input_tensors)
             if weights or needed:
                 after_weights |= {id(t) for t in node.output_tensors}
-            meets = isinstance(operation, Leave) or (isinstance(operation, Enter) and needed)
+            summed, sums = exchanged(node, needed)
             found.append(
                 Cost(
                     name,
                     call,
                     sample * part,
                     sum(prod(v.shape) for v in weights),
-                    0 if isinstance(operation, Enter) else given,
-                    given if meets else 0,
-                    1 if meets else 0,
+                    0 if type(operation) is Enter else given,
+                    summed,
+                    sums,
                     elements(crossing(graph, nodes, place)),
                     keys_of(node),
                 )
@@ -119,6 +131,25 @@ def keys_of(node: Any) -> int:
         return 0
     positions = node.input_tensors[-1].shape[1] or 1
     return positions * layer.num_heads * (layer.key_dim + layer.value_dim)
+
+
+def exchanged(node: Any, needed: bool) -> tuple[int, int]:
+    """(Elements that ranks sum in a node, forward and backward, in how many calls).
+
+    An allgather or a reduce-scatter sends half as much as a sum. `needed`: inputs need a gradient.
+    """
+    operation = node.operation
+    given, taken = elements(node.output_tensors), elements(node.input_tensors)
+    if isinstance(operation, LeaveInParts):
+        return taken, 2
+    if isinstance(operation, EnterFromPart):
+        return (given, 2) if needed else (given // 2, 1)
+    if isinstance(operation, Join):
+        return given // 2, 1
+    if isinstance(operation, Divide):
+        return (taken // 2, 1) if needed else (0, 0)
+    meets = isinstance(operation, Leave) or (isinstance(operation, Enter) and needed)
+    return (given, 1) if meets else (0, 0)
 
 
 def nodes_of(model: Any) -> list[Any]:

@@ -76,6 +76,8 @@ class Cut:
         self._dropouts: list[Any] = []
         self._made: dict[int, tuple[int, tuple, bool]] = {}  # local weight -> whole, index, alike
         self._number = number
+        self._partial: set[int] = set()  # local weights whose gradients ranks must add up
+        self._prepare()
         for node in self.nodes:
             self._compute(node)
         for t in self.graph.outputs:
@@ -86,10 +88,16 @@ class Cut:
         self.local = self._model()
         self.pieces = [self._piece(v) for v in self.local.trainable_weights]
 
+    def _prepare(self) -> None:
+        """Called before the first node is computed."""
+
     def _piece(self, variable: Any) -> Piece:
-        if id(variable) in self._made:
-            return Piece(*self._made[id(variable)])
-        return Piece(self._number[id(variable)], ALL, True)
+        whole = self._number.get(id(variable)), ALL, True
+        return Piece(*self._made.get(id(variable), whole), id(variable) in self._partial)
+
+    def whole(self, t: Any) -> Any:
+        """What this rank computes of a tensor of the whole model, the same on all ranks."""
+        return self.values[id(t)]
 
     def _model(self) -> Any:
         """The model of the tensors that were computed, compiled as the whole one is."""
@@ -97,17 +105,18 @@ class Cut:
             structs = self.model._inputs_struct, self.model._outputs_struct
         else:  # a Sequential
             structs = self.graph.inputs[0], self.graph.outputs[0]
-        inputs, outputs = (
-            keras.tree.map_structure(lambda t: self.values[id(t)], one) for one in structs
-        )
+        inputs, outputs = (keras.tree.map_structure(self.whole, one) for one in structs)
         return compiled_as(self.model, keras.Model(inputs, outputs, name=self.model.name))
 
+    def kind(self, node: Any) -> str:
+        """How the layer of a node is cut."""
+        layer = node.operation
+        if isinstance(layer, keras.Layer) and layer.weights:
+            return keras_rules.kind_of(layer.name, self.rules)
+        return "replicate"
+
     def _compute(self, node: Any) -> None:
-        operation = node.operation
-        layer = operation if isinstance(operation, keras.Layer) else None
-        kind = "replicate"
-        if layer is not None and layer.weights:
-            kind = keras_rules.kind_of(layer.name, self.rules)
+        layer, kind = node.operation, self.kind(node)
         split = [self.split[id(t)] for t in node.input_tensors if id(t) in self.split]
         if kind == "replicate":
             self._whole_or_split(node, split)
@@ -203,14 +212,15 @@ class Cut:
         layer = node.operation
         own = {"use_bias": False, "activation": None}
         mine = type(layer).from_config(layer.get_config() | FRESH | own)
-        leave = self._leave(layer, layer.bias if layer.use_bias else None, layer.activation)
+        leave = self._leave(node, layer.bias if layer.use_bias else None, layer.activation)
         self._apply(node, mine, self.values, leave)
         self._note(mine.kernel, layer.kernel, -2, share)
         if layer.use_bias:
             self._note(leave.bias, layer.bias, None)
 
-    def _leave(self, layer: Any, bias: Any, activation: Any = None) -> Leave:
+    def _leave(self, node: Any, bias: Any, activation: Any = None) -> Leave:
         size = None if bias is None else bias.shape[0]
+        layer = node.operation
         how = {"activation": activation, "dtype": layer.dtype_policy}
         return Leave(f"{layer.name}_leave", self.sums, size, **how)
 
@@ -218,7 +228,7 @@ class Cut:
         layer = node.operation
         place = self.team.rank * share, share, layer.input_dim, layer.output_dim
         mine = Rows(layer.name, *place, dtype=layer.dtype_policy)
-        self._apply(node, mine, self.values, self._leave(layer, None))
+        self._apply(node, mine, self.values, self._leave(node, None))
         self._note(mine.table, layer.embeddings, 0, share)
 
     def _heads(self, node: Any, share: int) -> None:
@@ -229,7 +239,7 @@ class Cut:
             )
         mine = Heads.from_config(layer.get_config() | FRESH | {"num_heads": share})
         bias = layer.output_dense.bias if layer.use_bias else None
-        leave = self._leave(layer, bias)
+        leave = self._leave(node, bias)
         self._apply(node, mine, self._enter(node), leave)
         for name in ("query_dense", "key_dense", "value_dense"):
             self._note(getattr(mine, name).kernel, getattr(layer, name).kernel, -2, share)

@@ -20,8 +20,9 @@ from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.keras_context_replica import OnParts
 from tutorial_dl.model_parallel.keras_stage import alias
 from tutorial_dl.model_parallel.keras_tensor import Cut
+from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
 from tutorial_dl.model_parallel.pieces import Pieces
-from tutorial_dl.replica.base import Brought, Segment, TrainedBy
+from tutorial_dl.replica.base import Batch, Brought, Segment, TrainedBy
 from tutorial_dl.replica.keras_tensorflow import KerasReplica
 
 
@@ -34,20 +35,35 @@ class KerasTensorReplica(OnParts):
         grid: The ranks; `grid.tensor` hold its layers together, and `grid.context`, if they are
             several, have parts of each sequence (keras_context.py).
         rules: How layers are cut; see `keras_tensor.Cut`. None: a table that fits the model.
+        sequence: Divide what lies between the layers that are cut along the sequence, axis 1; see
+            `keras_tensor_sequence.CutInParts`.
 
     Attributes:
         pieces: Where this rank's weights lie in the whole model's.
         rules: The table of rules.
-        sums: Counts the sums over ranks, `sums.forward` and `sums.backward`.
+        sums: Counts the sums over ranks, `sums.forward` and `sums.backward`, and the bytes that
+            this rank sends, `sums.sent`.
 
     Raises:
         ValueError: If the model can't be cut so, with the layer's name and what would work.
     """
 
-    def __init__(self, model: Any, grid: Grid, rules: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        grid: Grid,
+        rules: Mapping[str, str] | None = None,
+        sequence: bool = False,
+    ) -> None:
+        parts = grid.axes.get("context", 1) > 1
+        if sequence and parts:
+            raise ValueError(
+                "sequence=True divides whole sequences over the ranks of a tensor group: leave it "
+                "out, or use a grid without context"
+            )
         self.whole = model if isinstance(model, KerasReplica) else KerasReplica(model)
         self.grid = grid
-        cut = Cut(self.whole.model, grid.tensor, rules)
+        cut = (CutInParts if sequence else Cut)(self.whole.model, grid.tensor, rules)
         self.rules, self.sums = cut.rules, cut.sums
         if grid.model.size > 1:  # one model, also where layers have no seed of their own
             grid.model.broadcast(self.whole.parameters)
@@ -56,11 +72,12 @@ class KerasTensorReplica(OnParts):
                     value = np.array(getattr(self.whole, name))
                     setattr(self.whole, name, grid.model.broadcast(value))
         whole = self.whole.parameters.copy()
-        parts = grid.axes.get("context", 1) > 1
         super().__init__(self.divided(cut.local) if parts else cut.local)
         # In the order of the whole model, so that checkpoints do not depend on the cut
         self._state, self._seeds = self.whole._state, self.whole._seeds
-        self.pieces = Pieces(grid, self.whole.segments, self.segments, cut.pieces)
+        reductions = cut.sums.reductions
+        self.pieces = Pieces(grid, self.whole.segments, self.segments, cut.pieces, reductions)
+        self.keeps_apart = not self.pieces.partial  # else the sums must reach all of the gradient
         self.pieces.take(lambda first, last: whole[first:last], self.parameters)
         self._collected: np.ndarray | None = None
         mine = {id(v) for v in self._variables}
@@ -76,6 +93,12 @@ class KerasTensorReplica(OnParts):
             size = int(np.prod(variable.shape))
             alias(variable, nothing[start : start + size].reshape(variable.shape))
         self.whole.parameters = self.whole.gradient = np.zeros(0, self.dtype)
+
+    def compute_gradient(self, batch: Batch, *apart: Any, **options: Any) -> tuple[float, int]:
+        found = super().compute_gradient(batch, *apart, **options)
+        if self.pieces.partial and found[1] and not self.pieces.complete(self.gradient):
+            self.gradient_is_finite = False
+        return found
 
     def own_optimizer(self, given: Any = None) -> Brought | None:
         return self.whole.own_optimizer(given)

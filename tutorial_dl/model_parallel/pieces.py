@@ -13,6 +13,7 @@ import numpy as np
 
 from numba_kernels.optimizers.clipping import squared_length
 from tutorial_dl.model_parallel.grid import Grid
+from tutorial_dl.model_parallel.reductions import Reductions
 from tutorial_dl.replica.base import Segment, length
 
 AT_ONCE = 1 << 22  # elements of the whole model that are read from a checkpoint at a time
@@ -24,6 +25,7 @@ class Piece(NamedTuple):
     whole: int  # the number of the array's segment
     index: tuple  # array[index] is the part
     alike: bool  # whether all ranks of the tensor axis have it
+    partial: bool = False  # whether each then has a term of its gradient, which they must add up
 
 
 class Pieces:
@@ -33,21 +35,39 @@ class Pieces:
         grid: The ranks; those of `grid.model` hold all pieces of one model.
         whole: The segments of the whole model.
         segments, pieces: This rank's segments, and where each belongs.
+        reductions: Those of the tensor axis, which count bytes.
     """
 
     def __init__(
         self, grid: Grid, whole: Sequence[Segment], segments: Sequence[Segment],
-        pieces: Sequence[Piece],
+        pieces: Sequence[Piece], reductions: Reductions | None = None,
     ) -> None:  # fmt: skip
         self.grid, self.whole_segments = grid, tuple(whole)
+        self.reductions = reductions or Reductions(grid.tensor)
         self.whole_size = length(self.whole_segments)
         self.own = list(zip(segments, pieces, strict=True))
+        # The segments whose gradients are terms of a sum over the tensor axis
+        self.partial = [segment for segment, piece in self.own if piece.partial]
 
     def of(self, segments: Sequence[Segment]) -> Pieces:
         """Those of a stage: `segments` have the names of some of these, and other places."""
         by_name = {segment.name: piece for segment, piece in self.own}
         pieces = [by_name[one.name] for one in segments]
-        return Pieces(self.grid, self.whole_segments, segments, pieces)
+        return Pieces(self.grid, self.whole_segments, segments, pieces, self.reductions)
+
+    def complete(self, gradient: np.ndarray) -> bool:
+        """Sum the gradients of `partial` segments, in place; whether the sums are finite.
+
+        Collective over the tensor axis: each rank's are those of its part of each sequence.
+        """
+        parts = [one.of(gradient).reshape(-1) for one in self.partial]
+        if not parts or self.grid.tensor.size == 1:
+            return True
+        together = self.reductions.summed(np.concatenate(parts))
+        ends = np.cumsum([part.size for part in parts])[:-1]
+        for part, total in zip(parts, np.split(together, ends), strict=True):
+            part[:] = total
+        return bool(np.isfinite(together).all())
 
     def arrays(self, vector: np.ndarray) -> Iterator[tuple[Segment, np.ndarray]]:
         """The whole model's arrays, one after the other, of vectors like `parameters`.

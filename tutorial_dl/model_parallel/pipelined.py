@@ -159,6 +159,8 @@ class PipelinedReplica(Replica):
         if self.random is not None:
             at = At(int(self.random[0]), int(self.random[1]), 0, True)
         sums = self.pipeline.train(x, y, at)
+        if self.pieces is not None and samples:
+            self.pieces.complete(self.gradient)
         if self.random is not None:  # only now: a step that failed is made again alike
             self.random = self.random + np.array([0, int(samples > 0)])
         loss = np.array([sums.get("loss", 0.0)])

@@ -33,13 +33,15 @@ Shoeybi et al. (Megatron-LM), arXiv 1909.08053; sequence parallel: Korthikanti e
 2205.05198. The 2 d are what f has gathered; without `keep`, it is gathered again in the backward
 pass, which sends a quarter more.
 
-This file is for layers in numpy; keras_tensor.py cuts Keras models in the same way.
+This file is for layers in numpy; keras_tensor.py cuts Keras models in the same way, and so does
+keras_tensor_sequence.py with `sequence`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -155,17 +157,24 @@ def split(
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"layer '{twice}' occurs twice; layers that share weights can't be cut")
     found: list[Layer] = []
-    for i, layer in enumerate(layers):
-        inside = sequence and cut[0] <= i <= cut[-1]
-        if sequence and i == cut[0]:
-            found.append(Divide(team))
-        if isinstance(layer, Chain):
-            found.append(Chain(layer.name, _split(layer.layers, team, rules, inside, keep)))
-            found[-1].residual = layer.residual
+    before = False
+
+    def sort(i: int) -> tuple[bool, bool]:
+        return sequence and cut[0] <= i <= cut[-1], isinstance(layers[i], Chain)
+
+    for (inside, chained), numbers in groupby(range(len(layers)), sort):
+        run = [layers[i] for i in numbers]
+        if inside != before:
+            found.append(Divide(team) if inside else Join(team))
+        before = inside
+        if chained:
+            for layer in run:
+                found.append(Chain(layer.name, _split(layer.layers, team, rules, inside, keep)))
+                found[-1].residual = layer.residual
         else:
-            found += _split(layers[i : i + 1], team, rules, inside, keep) if sequence else [layer]
-        if sequence and i == cut[-1]:
-            found.append(Join(team))
+            found += _split(run, team, rules, inside, keep) if sequence else run
+    if before:
+        found.append(Join(team))
     # Without chains, a pair may lie among the model's layers themselves.
     return found if sequence else _split(found, team, rules, False, keep)
 

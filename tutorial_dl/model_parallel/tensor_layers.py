@@ -18,7 +18,7 @@ from tutorial_dl.replica.transformer import Embedding
 
 
 class Enter(Layer):
-    """f: all inputs to all ranks. x (s, t, ...), with `sequence` (s, t / T, ...)."""
+    """f: all inputs to all ranks. x (s, t, ...), with `sequence` its part (s, .., ...)."""
 
     def __init__(self, name: str, team: Reductions, sequence: bool) -> None:
         super().__init__(name)
@@ -105,6 +105,11 @@ class Divide(Layer):
         self.team = team
 
     def forward(self, x, w, at):
+        if x.ndim < 3:
+            raise ValueError(
+                f"the sequence-parallel form divides (samples, positions, ...), got {x.shape}: use "
+                "sequence=False"
+            )
         return self.team.part(x), None
 
     def backward_inputs(self, w, saved, gy):
@@ -190,7 +195,7 @@ class PartOfDropout(Dropout):
     def forward(self, x, w, at):
         if not at.training or not self.rate:
             return x, None
-        s, t, *rest = x.shape
-        ones = np.ones((s, t * self.team.size, *rest), x.dtype)
+        s, _, *rest = x.shape
+        ones = np.ones((s, self.team.length, *rest), x.dtype)
         mask = self.team.part(super().forward(ones, w, at)[0])
         return x * mask, mask

@@ -161,16 +161,20 @@ def context_parallel(config: RunConfig, grid, replica):
 
 
 def tensor_parallel(config: RunConfig, grid, replica):
-    """This rank's part of a Keras model whose layers are cut. Collective."""
-    if type(replica).__name__ != "KerasReplica":  # without importing TensorFlow
-        raise ValueError(
-            f"--tensor takes Keras models, such as mlp, cnn and gpt: model {config.data.model!r} "
-            f"is a {type(replica).__name__}"
-        )
-    from ..model_parallel.keras_tensor_replica import KerasTensorReplica
+    """This rank's part of a model whose layers are cut. Collective."""
+    from ..replica.layered import LayeredReplica
 
-    rules = config.tensor.tensor_rules
-    return KerasTensorReplica(replica, grid, None if rules is None else tensor_rules_of(rules))
+    if type(replica).__name__ == "KerasReplica":  # without importing TensorFlow
+        from ..model_parallel.keras_tensor_replica import KerasTensorReplica as kind
+    elif isinstance(replica, LayeredReplica):
+        from ..model_parallel import LayeredTensorReplica as kind
+    else:
+        raise ValueError(
+            "--tensor takes Keras models, such as mlp, cnn and gpt, and model 'transformer': model "
+            f"{config.data.model!r} is a {type(replica).__name__}"
+        )
+    text, sequence = config.tensor.tensor_rules, config.tensor.sequence_parallel
+    return kind(replica, grid, None if text is None else tensor_rules_of(text), sequence)
 
 
 def of_files(config: RunConfig) -> dict[str, str | None]:

@@ -63,6 +63,7 @@ def test_every_option_of_the_command_counts():
             "--figure must be a file name that ends in .png, .svg, .pdf, got 'layout.txt'",
         ),
         ("--json nosuch/x.json", "there is no folder nosuch"),
+        ("-n 2 --sequence-parallel", "--sequence-parallel has no effect without --for MODEL"),
     ],
 )
 def test_wrong_words_are_one_line(words, message):

@@ -99,8 +99,13 @@ RULES = {
 SUMS = {gpt: (3, 2), mlp: (1, 0), cnn: (2, 1)}
 
 
-def trainers(build, grid, optimizer="momentum", callbacks=(), validate=True, **options):
-    """The same training by one process, on rank 0 only, and by the ranks of a grid."""
+def trainers(
+    build, grid, optimizer="momentum", callbacks=(), validate=True, eager=False, **options
+):
+    """The same training by one process, on rank 0 only, and by the ranks of a grid.
+
+    `eager`: ranks compute without a graph, which takes longer to make than a few steps.
+    """
     batch = build()[1]
     samples = data.Data.of(*batch)
     kept = samples if validate else None
@@ -114,6 +119,7 @@ def trainers(build, grid, optimizer="momentum", callbacks=(), validate=True, **o
         whole.run_eagerly = strategy == "serial"  # a graph takes longer to make than a few steps
         serial = Trainer(whole, dataset, strategy, team=alone, **how | options)
     part = KerasTensorReplica(build()[0], grid, RULES.get(build))
+    part.model.run_eagerly = eager
     strategy = strategies.TensorParallel(grid)
     found = Trainer(part, dataset, strategy, callbacks=callbacks, **how | options)
     return serial, found, batch
@@ -218,7 +224,8 @@ def test_three_ranks_train_as_one_to_twelve_digits(on_ranks, tmp_path):
 def three(folder):
     with in_float64():
         for build in RULES:
-            found = trains(build, Grid(Team(), tensor=3), folder, 1e-12, validate=False)
+            grid = Grid(Team(), tensor=3)
+            found = trains(build, grid, folder, 1e-12, validate=False, eager=True)
             assert found.replica.dtype == np.float64
 
 

@@ -19,8 +19,8 @@ def model(name):
     from tutorial_dl.replica.transformer import transformer_layers
 
     random = np.random.default_rng(3)
-    if name == "gpt":  # 6 divides by 2 and 3: heads, tokens, positions
-        x = random.integers(0, 12, (4, 6))
+    if name.startswith("gpt"):  # 6 divides by 2 and 3: heads, tokens, positions; 5 does not
+        x = random.integers(0, 12, (4, 6 if name == "gpt" else 5))
         return transformer_layers(12, 6, 24, 6, 2, dropout=0.2), GPT, (x, np.roll(x, -1, 1))
     y = random.integers(0, 4, 4)
     if name == "cnn":
@@ -73,7 +73,7 @@ def test_equal_to_the_whole_model(on_ranks, ranks):
         [
             ["gpt", False, "float64"],
             ["gpt", True, "float64"],
-            ["gpt", "again", "float64"],
+            ["gpt of 5 positions", "again", "float64"],
             ["gpt", ranks == 2, "float32"],
             ["cnn", False, "float64"],
             ["mlp", False, "float32" if ranks == 3 else "float64"],
@@ -96,10 +96,10 @@ def reductions():
 
         setattr(team, name, counted)
 
-    for name in ("allreduce", "alltoall", "allgather"):
+    for name in ("allreduce", "reduce_scatter", "allgather"):
         count(name, getattr(team, name))
     pair = [Dense("a", 4, 8), Activation("act", "gelu"), Dense("b", 8, 4)]
-    rules, x = {"a": "columns", "b": "rows"}, np.ones((2, 6, 4))
+    rules, x = {"a": "columns", "b": "rows"}, np.ones((2, 8, 4))
     for sequence in (False, True):
         part = TensorReplica([Chain("c", pair)], team, rules, sequence, "mse", dtype="float64")
         calls.clear()
@@ -107,8 +107,11 @@ def reductions():
         if not sequence:
             assert calls == [("allreduce", x.nbytes)] * 2
         else:  # f and g; what divides and joins at the ends; and the bias, of 4 numbers
-            assert [n for n in calls if n[0] == "alltoall"] == [("alltoall", x.nbytes)] * 2
-            gathers = [n for n in calls if n[0] == "allgather"]
+            scatters, gathers = (
+                [call for call in calls if call[0] == name]
+                for name in ("reduce_scatter", "allgather")
+            )
+            assert scatters == [("reduce_scatter", x.nbytes)] * 2
             assert gathers == [("allgather", x.nbytes // team.size)] * 4
             assert ("allreduce", 4 * 8) in calls
     team.barrier()
@@ -189,8 +192,11 @@ def refused():
     with pytest.raises(ValueError, match="keep=False has no effect without sequence=True"):
         TensorReplica(gpt, team, GPT, keep=False)
     part = TensorReplica(gpt, team, GPT, sequence=True)
-    with pytest.raises(ValueError, match=r"5 positions.*evenly over 2 ranks.*such as 4"):
-        part.compute_gradient((np.zeros((1, 5), int), np.zeros((1, 5), int)))
+    with pytest.raises(ValueError, match="a sequence of 1 positions is too short for 2 ranks"):
+        part.compute_gradient((np.zeros((1, 1), int), np.zeros((1, 1), int)))
+    rows = TensorReplica(mlp_layers([8, 4, 6, 5]), team, MLP, sequence=True)
+    with pytest.raises(ValueError, match=r"\(samples, positions, ...\), got \(4, 8\): use"):
+        rows.compute_gradient((np.zeros((4, 8)), np.zeros(4, int)))
     with pytest.raises(ValueError, match="lamb needs norms of whole layers"):
         part.check_optimizer(optimizers.get("lamb"))
     # A rank that fails ends all; the team recovers.

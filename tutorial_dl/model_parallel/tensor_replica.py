@@ -1,0 +1,129 @@
+"""`LayeredTensorReplica`: this rank's part of a numpy model whose layers are cut, to be trained.
+
+    grid = Grid(Team(), tensor=2)                        # D x 2 ranks
+    replica = LayeredTensorReplica(TransformerReplica(), grid, sequence=True)
+    Trainer(replica, data, strategies.TensorParallel(grid)).fit(5)
+
+What ranks compute: tensor.py. As KerasTensorReplica, it has `pieces`, by which checkpoints and
+files hold the whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.model_parallel.grid import Grid
+from tutorial_dl.model_parallel.pieces import Piece, Pieces
+from tutorial_dl.model_parallel.tensor import TensorReplica
+from tutorial_dl.replica.base import Batch, Segment, written
+from tutorial_dl.replica.layered import LayeredReplica
+from tutorial_dl.replica.layers import Activation, Chain, Conv2D, Dense, Layer
+from tutorial_dl.replica.transformer import Attention
+
+
+def rules_of(layers: Iterable[Layer]) -> dict[str, str]:
+    """A table of rules that fits: attention by heads, and two dense or two convolutional layers.
+
+    Only activations lie between the two, the first by columns and the second by rows.
+    """
+    rules: dict[str, str] = {}
+    first: Layer | None = None
+    for layer in layers:
+        if isinstance(layer, Activation):
+            continue
+        if isinstance(layer, Chain):
+            rules |= rules_of(layer.layers)
+        elif isinstance(layer, Attention):
+            rules[layer.name] = "heads"
+        elif isinstance(layer, Dense | Conv2D) and type(layer) is type(first):
+            rules |= {first.name: "columns", layer.name: "rows"}
+            layer = None
+        first = layer
+    return rules
+
+
+class LayeredTensorReplica(TensorReplica):
+    """A TensorReplica with the weights of a model, on the ranks of a grid. Making it is collective.
+
+    Args:
+        whole: The model of one rank, the same on every rank, such as a TransformerReplica.
+        grid: The ranks; `grid.tensor` hold its layers together.
+        rules: How layers are cut; see `tensor.split`. None: `rules_of`.
+        sequence: Divide what lies between pairs along the sequence.
+
+    Attributes:
+        pieces: Where this rank's weights lie in the whole model's.
+
+    Raises:
+        ValueError: If the model can't be cut so, with the layer's name and what would work.
+    """
+
+    def __init__(
+        self,
+        whole: LayeredReplica,
+        grid: Grid,
+        rules: Mapping[str, str] | None = None,
+        sequence: bool = False,
+    ) -> None:
+        for axis in ("pipeline", "context"):
+            if grid.axes.get(axis, 1) > 1:
+                raise ValueError(
+                    f"layers of numpy are not cut together with --{axis}: leave --{axis} out, or "
+                    "use a Keras model"
+                )
+        rules = rules_of(whole.layers) if rules is None else rules
+        if not rules:
+            raise ValueError(
+                "the model has no layers to cut: neither Attention, nor two Dense or two Conv2D in "
+                "a row"
+            )
+        self.grid = grid
+        super().__init__(whole.layers, grid.tensor, rules, sequence, whole.loss, dtype=whole.dtype)
+        if whole.random is not None:
+            self.random = grid.tensor.broadcast(whole.random.copy())
+        numbers = {one.name: number for number, one in enumerate(whole.segments)}
+        pieces = [self._piece(numbers[one.name], one) for one in self.segments]
+        self.pieces = Pieces(grid, whole.segments, self.segments, pieces, self.reductions)
+        self.pieces.take(lambda first, last: whole.parameters[first:last], self.parameters)
+        self._collected: np.ndarray | None = None
+
+    def _piece(self, number: int, own: Segment) -> Piece:
+        axis = self.axes[own.name]
+        if axis is None:
+            return Piece(number, (Ellipsis,), True)
+        index, share = [slice(None)] * len(own.shape), own.shape[axis]
+        index[axis] = slice(self.team.rank * share, (self.team.rank + 1) * share)
+        return Piece(number, tuple(index), False)
+
+    @property
+    def whole_segments(self) -> tuple[Segment, ...]:
+        return self.pieces.whole_segments
+
+    @property
+    def whole_size(self) -> int:
+        return self.pieces.whole_size
+
+    def compute_gradient(self, batch: Batch) -> tuple[float, int]:
+        seeds = self.random
+        try:
+            return super().compute_gradient(batch)
+        except BaseException:
+            self.random = seeds  # a step that failed is made again alike
+            raise
+
+    def collect(self) -> None:
+        """Gather the whole model's weights on rank 0, for `save`. Collective over all ranks."""
+        first = self.grid.team.rank == 0
+        whole = self.pieces.joined(self.parameters, 0, self.whole_size if first else 0)
+        self._collected = whole if first else None
+
+    def save(self, path: Path | str, *_: Any) -> None:
+        """Write the whole model's arrays, as its own replica does; on rank 0, after `collect`."""
+        arrays = {one.name: one.of(self._collected) for one in self.whole_segments}
+        with written(self, path) as part:
+            np.savez(part, **arrays)
+        self._collected = None
