@@ -82,6 +82,7 @@ class Quality(Callback):
             validation part.
         average: The weights it is measured with; None: those in training.
         seed: Seed of the noise.
+        alone: Whether only rank 0 has callbacks, as with a master.
 
     Attributes:
         columns: What it adds to the history: for classes "accuracy_asked" (share of 1000 images
@@ -91,9 +92,15 @@ class Quality(Callback):
     """
 
     def __init__(
-        self, game: Game, dataset: Dataset, average: Average | None = None, seed: int = 0
+        self,
+        game: Game,
+        dataset: Dataset,
+        average: Average | None = None,
+        seed: int = 0,
+        alone: bool = False,
     ) -> None:
         self.game, self.dataset, self.average, self.seed = game, dataset, average, seed
+        self.alone = alone
         found = measure_of(dataset, seed)
         self.columns, self._make = found or ((), None)
         self._measure: Measure | None = None
@@ -105,7 +112,7 @@ class Quality(Callback):
         if trainer.team.rank == 0:
             found = self.measured()
             numbers[:] = [found[name] for name in self.columns]
-        if trainer.team.size > 1:
+        if trainer.team.size > 1 and not self.alone:
             trainer.team.broadcast(numbers)
         row |= dict(zip(self.columns, map(float, numbers), strict=True))
 
