@@ -1,8 +1,8 @@
 """Bench: overlapped reductions of both players of a GAN, between two nodes.
 
 A round of a simultaneous game of one-dimensional samples, with many weights: the generator's
-reduction overlapped with the discriminator's gradient, against one after the other. With few samples
-a round is mostly reduction, with more of them mostly gradient.
+reduction overlapped with the discriminator's gradient, against one after the other. With few
+samples a round is mostly reduction, with more of them mostly gradient.
 numba_kernels/bench/two_nodes.py makes the nodes: of network namespaces where that is possible.
 """
 

@@ -176,8 +176,11 @@ class Samples(Callback):
         """The newest grid in HTML, for a notebook's display; "" if there is none."""
         return strip([self.newest], self.words) if self.newest is not None else ""
 
-    def _repr_html_(self) -> str:
+    def html(self) -> str:
+        """All grids beside each other, each with its epoch."""
         return strip(self.frames, self.words)
+
+    _repr_html_ = html  # for Jupyter
 
     def pictures(self) -> list[dict]:
         """The grids for JSON: [{"epoch": n, "png": PNG in base64}]."""
