@@ -277,6 +277,8 @@ def test_a_collapse_within_each_class_is_found():
     assert found == pytest.approx(3, rel=0.05)
 
     trainer, said = watched()
+    trainer.fit(1)
+    assert not said
     game, row = trainer.replica.game, {}
     game.conditional, game.generate = True, lambda noise, y: 10.0 * y
     dataset = data.Dataset("classes", data.Data.of(x[:, 0], y), None)

@@ -130,7 +130,9 @@ def test_a_notebook_shows_them_while_it_trains():
     dataset, shown = numbers(), []
     game = OneDimensionalGan(8, Rules(average=0.9, rates=(0.05, 0.05)))
     samples = Samples(game, dataset)
-    trainer = gan_trainer(game, dataset, "serial", 20, progress=False, callbacks=[samples])
+    trainer = gan_trainer(
+        game, dataset, "serial", batch_size=20, progress=False, callbacks=[samples]
+    )
     trainer.fit(2)
     with average_of(trainer).swapped():
         made = game.sample((), gan_samples.NUMBERS, 0)
