@@ -10,7 +10,8 @@ from ..training.progress import TERMINAL
 from ..training.setup import optimizer_of, with_ranks
 
 # Columns of training/gan_quality.py that the printed line has, too
-QUALITY = ("discriminator_loss", "accuracy_asked", "separation", "profile_error", "distance")
+QUALITY = ("discriminator_loss", "accuracy_asked", "separation", "profile_error",
+           "resolution_error", "distance")  # fmt: skip
 
 
 def summary(config: RunConfig, trainer) -> dict:

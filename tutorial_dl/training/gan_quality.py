@@ -25,7 +25,8 @@ def measure_of(dataset: Dataset, seed: int) -> tuple[tuple[str, ...], Callable[[
     if dataset.classes is not None and len(shape) == 3:
         return ("accuracy_asked", "missing_classes"), lambda: _of_classes(dataset, seed)
     if len(shape) == 3 and len(kept.targets) and kept.targets.dtype.kind == "f":
-        return ("separation", "profile_error"), lambda: _of_showers(dataset)
+        names = "separation", "profile_error", "resolution_error"
+        return names, lambda: _of_showers(dataset)
     if int(np.prod(shape)) == 1:
         return ("distance",), lambda: _of_numbers(dataset)
     return None
@@ -54,8 +55,10 @@ def _of_showers(dataset: Dataset) -> Measure:
         ours = showers.flat(showers.features(samples, asked))
         separation = float(separations(ours, theirs).mean())
         return {
-            "separation": separation, "profile_error": showers.profile_error(samples, real)
-        }  # fmt: skip
+            "separation": separation,
+            "profile_error": showers.profile_error(samples, real),
+            "resolution_error": showers.resolution_error(samples, real, asked),
+        }
 
     return measure
 
@@ -87,8 +90,8 @@ class Quality(Callback):
     Attributes:
         columns: What it adds to the history: for classes "accuracy_asked" (share of 1000 images
             that a classifier of real ones takes for the class asked for) and "missing_classes";
-            for showers "separation" (mean separation power) and "profile_error"; for numbers
-            "distance" (Wasserstein-1).
+            for showers "separation" (mean separation power), "profile_error" and
+            "resolution_error"; for numbers "distance" (Wasserstein-1).
     """
 
     def __init__(

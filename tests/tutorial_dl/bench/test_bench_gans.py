@@ -1,6 +1,7 @@
 """Benches of GANs: what they measure, on small sizes; how runs are summed up."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -96,6 +97,18 @@ def test_seed_by_seed(tmp_path, monkeypatch, capsys):
     file.write_text("[]")
     with pytest.raises(ValueError, match=r"digits.json is there, and is no result of bench digits"):
         bench.main(2, None, str(file), "digits-gan", seeds=1)
+
+
+def test_the_best_epoch_is_kept():
+    average, stops = SimpleNamespace(weights=np.zeros(1)), []
+    best, trainer = gan_quality.Best(average, None), SimpleNamespace(stop=stops.append)
+    good = {"separation": 0.045, "profile_error": 0.08, "resolution_error": 0.2}
+    for epoch, worse in enumerate(
+        ({"separation": 0.09}, {"resolution_error": 0.3}, {"profile_error": 0.16}, {}), start=1
+    ):
+        average.weights = np.array([epoch])
+        best(trainer, good | worse)
+        assert best.weights == [1, 2, 2, 4][epoch - 1] and len(stops) == (epoch == 4)
 
 
 def test_ratios_are_judged_by_the_farthest():
