@@ -75,6 +75,13 @@ def test_the_figures_of_showers():
     ax = plotting.layer_profiles({"a": [1.0, 2.0], "b": [1.5, 2.5]}).axes[0]
     assert [bar.get_height() for bar in ax.patches] == [1.0, 2.0]
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), [1.5, 2.5])
+    rows = {"floor": {"x": 0.01, "y": 0.02}, "ceiling": {"x": 1.0, "y": 0.9}}
+    ax = plotting.separations_by_feature(rows).axes[0]
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    places = dict(zip(names, ax.get_yticks(), strict=True))
+    for line, of in zip(ax.lines, rows.values(), strict=True):
+        found = dict(zip(line.get_ydata(), line.get_xdata(), strict=True))
+        assert {name: found[places[name]] for name in of} == of
     of = {"a": np.linspace(0, 1, 50), "b": np.linspace(5, 6, 50)}  # b lies outside: the last bin
     panel = plotting.shower_histograms({"width": of}).axes[0]
     assert sum(bar.get_height() for bar in panel.patches[:30]) == pytest.approx(1)

@@ -116,6 +116,12 @@ def test_the_full_gan_leaves_no_memory_behind(on_ranks, tests, record):
     )
 
 
+def test_games_under_sub_masters(on_ranks, tests, record):
+    on_ranks(5, tests("training/test_gan").under_sub_masters, 25)
+    what = "a GAN by four rules under two sub-masters, 5 ranks"
+    record(what, "nearer to the data", "nearer to the data", True)
+
+
 def test_networks_of_the_bench(on_ranks, tests, record):
     on_ranks(2, tests("test_bench_networks").each_rank, ["lstm"], keras=True)
     record("all programs of the bench train the LSTM alike", "the same weights", "the same", True)
@@ -226,6 +232,16 @@ def test_help_at_once(tests, bound, tmp_path, monkeypatch):
         with clock.seconds("--help"):
             subprocess.run([sys.executable, "-m", "tutorial_dl", *words], capture_output=True)
     bound("--help", 3)
+
+
+def test_showers_per_second(bound):
+    """One thread; the kernel is compiled, or loaded, before."""
+    from tutorial_dl.data import showers
+
+    showers.simulate(range(2))
+    with clock.seconds("1000 showers of 25^3 voxels"):
+        showers.simulate(range(1000))
+    bound("1000 showers of 25^3 voxels", 2)
 
 
 def test_events_per_second(record):

@@ -84,8 +84,19 @@ NETWORKS = {
 }
 
 
-def main(ranks: int, seconds: float | None, file: str | None, what: str = NETWORK_STEPS) -> None:
-    """Measure, print the table, and write the rows as JSON to `file` ("-" prints them instead)."""
+def main(
+    ranks: int,
+    seconds: float | None,
+    file: str | None,
+    what: str = NETWORK_STEPS,
+    seeds: int | None = None,
+    first_seed: int | None = None,
+    epochs: int | None = None,
+) -> None:
+    """Measure, print the table, and write the rows as JSON to `file` ("-" prints them instead).
+
+    `seeds`, `first_seed`, `epochs`: see gan_quality.py.
+    """
     launch.check_ranks(ranks)
     if what not in KINDS:
         raise ValueError(f"expected one of {', '.join(KINDS)}, got {what!r}")
@@ -95,6 +106,12 @@ def main(ranks: int, seconds: float | None, file: str | None, what: str = NETWOR
     if not 0 < seconds < 3600:
         raise ValueError(f"--seconds must be more than 0 and less than 3600, got {seconds}")
     path = check_file(file) if file and file != "-" else None
+    of_runs = {"--seeds": (seeds, 1), "--first-seed": (first_seed, 0), "--epochs": (epochs, 1)}
+    for flag, (value, least) in of_runs.items():
+        if value is not None and what not in GAN_RUNS:
+            raise ValueError(f"{flag} is for {' and '.join(GAN_RUNS)}, it has no effect on {what}")
+        if value is not None and value < least:
+            raise ValueError(f"{flag} must be at least {least}, got {value}")
     if what == GAN_STRATEGIES:
         from . import gan_strategies
 
@@ -108,7 +125,10 @@ def main(ranks: int, seconds: float | None, file: str | None, what: str = NETWOR
     if what in GAN_RUNS:
         from . import gan_quality
 
-        finish(gan_quality.compare(what, ranks), path, file, gan_quality.table_of)
+        first = first_seed or 0
+        chosen = range(first, first + (gan_quality.SEEDS[what] if seeds is None else seeds))
+        result = gan_quality.compare(what, ranks, chosen, epochs, path)
+        finish(result, path, file, gan_quality.table_of)
         return
     if what == GANS:
         if ranks % 2:

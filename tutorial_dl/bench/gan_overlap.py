@@ -1,7 +1,8 @@
 """Bench: overlapped reductions of both players of a GAN, between two nodes.
 
-A round of a simultaneous game of one-dimensional samples, with many weights and few samples: the
-generator's reduction overlapped with the discriminator's gradient, against one after the other.
+A round of a simultaneous game of one-dimensional samples, with many weights: the generator's
+reduction overlapped with the discriminator's gradient, against one after the other. With few
+samples a round is mostly reduction, with more of them mostly gradient.
 numba_kernels/bench/two_nodes.py makes the nodes: of network namespaces where that is possible.
 """
 
@@ -22,16 +23,17 @@ from tutorial_dl.replica.gan import Rules
 from tutorial_dl.replica.one_dimensional_gan import OneDimensionalGan
 from tutorial_dl.training.gan import gan_trainer
 
-HIDDEN, SAMPLES = 300_000, 2  # terms of each player's sum; samples per rank
+HIDDEN, SAMPLES = 300_000, (2, 16)  # terms of each player's sum; samples per rank
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
-    """The row of one start."""
+    """The rows of one start."""
     team = Team()
-    return [overlapped(team, seconds, copy_bandwidth(team.barrier))]
+    bandwidth, each = copy_bandwidth(team.barrier), seconds / len(SAMPLES)
+    return [overlapped(team, each, bandwidth, samples) for samples in SAMPLES]
 
 
-def overlapped(team: Team, seconds: float, bandwidth: float) -> dict:
+def overlapped(team: Team, seconds: float, bandwidth: float, samples: int) -> dict:
     """The row of overlapped reductions; both ways must end with the same weights."""
     x = np.random.default_rng(0).normal(size=64).astype(np.float32)
     dataset = Dataset("normal", Data.of(x, None), None)
@@ -39,7 +41,7 @@ def overlapped(team: Team, seconds: float, bandwidth: float) -> dict:
     for overlap in (True, False):
         game = OneDimensionalGan(HIDDEN, Rules(turns="simultaneous", rates=(1e-5, 2e-5)))
         trainer = gan_trainer(
-            game, dataset, "synchronous", batch_size=SAMPLES * team.size, team=team,
+            game, dataset, "synchronous", batch_size=samples * team.size, team=team,
             overlap=overlap, progress=False, watch=False,
         )  # fmt: skip
         trainers.append(trainer)
@@ -55,7 +57,7 @@ def overlapped(team: Team, seconds: float, bandwidth: float) -> dict:
         check_same_weights(team, player.replica)
     n = sum(side.parameters.size for side in trainers[0].replica.game.sides)
     key = (
-        f"GAN round, {os.environ.get(LABEL, PRETENDED)}",
+        f"GAN round, {samples} samples per rank, {os.environ.get(LABEL, PRETENDED)}",
         team.size,
         {"parameters": n},
         "overlapped",

@@ -21,6 +21,7 @@ GOAL = 0.2  # distance; that of the untrained generator is about 1
 SEEDS, EPOCHS, BATCH = 5, 150, 50
 DECAY = 0.9  # of the average, per epoch
 RULES = {"rates": (5e-3, 5e-3), "smoothing": 0.1}  # equal rates, as a master has but one
+OF_THE_GAME = "the game's own"  # optimizer, that of the first rows
 # What each run trains with: (strategy, options of gan_trainer, or "turns").
 RUNS = {
     "serial": ("serial", {}),
@@ -29,7 +30,8 @@ RUNS = {
     "hogwild": ("hogwild", {}),
     "downpour": ("downpour", {}),
     "downpour, synchronous": ("downpour", {"synchronous": True}),
-    "elastic averaging": ("elastic_averaging", {"rates": (0.1, 0.1), "every": 1}),
+    # Its own default is plain SGD, with which one seed of four did not come to the goal.
+    "elastic averaging": ("elastic_averaging", {"optimizer": OF_THE_GAME, "every": 4}),
     "gradient energy matching": (
         "gradient_energy_matching",
         {"rates": (0.05, 0.05), "momentum": 0.5},
@@ -84,7 +86,7 @@ def one_run(team, name: str, seed: int, epochs: int) -> dict:
     """{"seed", "distances", "seconds"} of one training run."""
     from tutorial_dl.replica.gan import Rules
     from tutorial_dl.replica.one_dimensional_gan import OneDimensionalGan
-    from tutorial_dl.training.gan import gan_trainer
+    from tutorial_dl.training.gan import gan_trainer, optimizers_of
 
     strategy, options = RUNS[name]
     rules = {key: options[key] for key in ("turns",) if key in options}
@@ -92,6 +94,8 @@ def one_run(team, name: str, seed: int, epochs: int) -> dict:
     dataset = two_peaks()
     game = OneDimensionalGan(32, Rules(**RULES, **rules), seed=seed)
     judged = Judged(game, dataset)
+    if rest.get("optimizer") == OF_THE_GAME:
+        rest["optimizer"] = optimizers_of(game)[0]
     trainer = gan_trainer(
         game, dataset, strategy, batch_size=BATCH, seed=seed, team=team, progress=False,
         watch=False, callbacks=[judged], **rest,

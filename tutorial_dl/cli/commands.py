@@ -355,6 +355,9 @@ def bench(
             show_default="60",
         ),
     ] = None,
+    seeds: number("Number of seeds of digits-gan (default 5) or shower-gan (3).") = None,
+    first_seed: number("The first of these seeds (default 0).") = None,
+    epochs: number("The most epochs of a seed of digits-gan or shower-gan (default 60).") = None,
     json: file_option("Write the rows as JSON; - prints them.") = None,
 ) -> None:
     """Time training steps against Keras, and PyTorch if installed; or measure GANs.
@@ -363,12 +366,13 @@ def bench(
     the memory of ranks that divide a model's weights, gradients and optimizer state. gans:
     overlapped reductions, the GAN of 25^3 showers, showers made per second. gan-strategies: a GAN
     of numbers by every strategy, 5 seeds. digits-gan and shower-gan: quality after training with 5
-    and 3 seeds, minutes each.
+    and 3 seeds, minutes each; what is asked stands beside what was measured. Rows are written after
+    each seed, and rows of other seeds in the JSON file are kept.
     """
     from .. import bench as benches
 
     with one_line():
-        benches.main(ranks, seconds, json, what)
+        benches.main(ranks, seconds, json, what, seeds, first_seed, epochs)
 
 
 @app.command()

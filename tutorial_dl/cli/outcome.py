@@ -25,6 +25,18 @@ def outcome(rows: list[dict], cores: int, others: float) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
+def of_gan(result: dict) -> str:
+    """What came out of the run of a GAN of digits: a result of `train --json`."""
+    missing = int(result["missing_classes"])
+    classes = ("no class is", "1 class is", f"{missing} classes are")[min(missing, 2)]
+    return (
+        f"A GAN of the digits, on {counted(result['ranks'], 'rank')}: after "
+        f"{counted(len(result['history']), 'epoch')}, a classifier of real digits takes "
+        f"{result['accuracy_asked']:.0%} of 1000 generated ones for the class asked for, and "
+        f"{classes} missing."
+    )
+
+
 def _speed(rows: list[dict], model: str) -> str:
     """How much faster than one process the best number of synchronous ranks was."""
     ranks = [r for r in rows if (r["model"], r["strategy"]) == (model, "synchronous")]

@@ -10,6 +10,7 @@ from numba_kernels import launch
 
 from .. import __version__
 from ..course import plotting
+from ..training.strips import strip_of
 from ..words import counted
 from .outcome import IN_STEP
 
@@ -38,6 +39,11 @@ ASYNCHRONOUS = (
     "learning rate that did best on these digits (docs/asynchronous.md). Time is that of training; "
     "compiling came before. The grey line is where the quickest run ended: for equal time, compare "
     "there."
+)
+
+DRAWN = (
+    "What a GAN draws that learns the same digits, by epoch: one column per class asked for, each "
+    "image from the same noise in every epoch."
 )
 
 STYLE = """
@@ -87,8 +93,11 @@ def table(rows: list[dict]) -> None:
     console.print(shown)
 
 
-def write(path: Path, rows: list[dict], results: list[dict], said: list[str]) -> None:
-    """Write the report: rows of `compare`, results of `train --json`, sentences of `outcome`."""
+def write(path: Path, rows: list[dict], results: list[dict], said: list[str], gan: dict) -> None:
+    """Write the report: rows of `compare`, results of `train --json`, sentences of `outcome`.
+
+    gan: The result of the GAN's run, with its grids of samples.
+    """
     cores = launch.usable_cores()
     in_step = [row for row in rows if row["strategy"] in IN_STEP]
     histories = [r for r in results if r["strategy"] in IN_STEP]
@@ -112,6 +121,8 @@ def write(path: Path, rows: list[dict], results: list[dict], said: list[str]) ->
         f"<figure>{svg(figure)}<figcaption>{html.escape(text)}</figcaption></figure>"
         for figure, text in figures
     )
+    grids = [(one["epoch"], one["png"]) for one in gan["samples"]]
+    pictures += f"<figure>{strip_of(grids)}<figcaption>{html.escape(DRAWN)}</figcaption></figure>"
     sentences = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in said)
     path.write_text(
         f"""<!DOCTYPE html>

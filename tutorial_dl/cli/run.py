@@ -2,9 +2,10 @@
 
 Every row is a separate `train` command, in processes of its own, so it shows what a user would get.
 Each trains an epoch that does not count first (--rehearse), because compiling would be most of the
-time of so short a run. For serial and synchronous training the speed-up is also predicted, from the
-serial run alone (training/prediction.py). Every rank has one thread; otherwise the serial run would
-already use all cores.
+time of so short a run. The last run trains a GAN, which is not compared with the others: the report
+shows what it draws, epoch by epoch. For serial and synchronous training the speed-up is also
+predicted, from the serial run alone (training/prediction.py). Every rank has one thread; otherwise
+the serial run would already use all cores.
 """
 
 import contextlib
@@ -20,8 +21,9 @@ import psutil
 from numba_kernels import launch
 
 from ..training.prediction import copy_bandwidth, speed_up
-from .outcome import IN_STEP, outcome
+from .outcome import IN_STEP, of_gan, outcome
 from .report import COLUMNS, table, write
+from .train import preload
 
 SECONDS = 300  # a run takes about 10 s; after this time it counts as failed
 
@@ -38,12 +40,13 @@ class Case(NamedTuple):
     batch_size: int
     epochs: int
     more: tuple[str, ...] = ()
+    rehearse: bool = True
 
     def words(self) -> list[str]:
         """The options of the `train` command for this run."""
         words = ["--model", self.model, "--data", "digits", "--strategy", self.strategy]
         words += ["--batch-size", str(self.batch_size), "--epochs", str(self.epochs)]
-        return [*words, *self.more, "--rehearse"]
+        return [*words, *self.more, *["--rehearse"] * self.rehearse]
 
 
 CASES = (
@@ -58,6 +61,7 @@ CASES = (
     Case("cnn", "serial", 1, 64, 6),
     Case("cnn", "synchronous", 2, 64, 6),
 )
+GAN = Case("digits-gan", "synchronous", 2, 32, 30, rehearse=False)
 
 
 def run(most_ranks: int, report: Path, json_to: str | None) -> int:
@@ -68,11 +72,12 @@ def run(most_ranks: int, report: Path, json_to: str | None) -> int:
         results = train_all(most_ranks, others)
         if not results:
             return 1
-        rows = compare(results, launch.usable_cores(), copy_bandwidth())
+        *compared, gan = results
+        rows = compare(compared, launch.usable_cores(), copy_bandwidth())
         table(rows)
-        said = outcome(rows, launch.usable_cores(), max(others))
+        said = [*outcome(rows, launch.usable_cores(), max(others)), of_gan(gan)]
         print("\n".join(said))
-        write(report, rows, results, said)
+        write(report, rows, compared, said, gan)
         print(f"report: {report}")
     if json_to == "-":
         print(json.dumps(results))
@@ -82,12 +87,13 @@ def run(most_ranks: int, report: Path, json_to: str | None) -> int:
 
 
 def train_all(most_ranks: int, others: list[float]) -> list[dict]:
-    """The results of all runs of at most `most_ranks` ranks; an empty list if one failed.
+    """The results of all runs of at most `most_ranks` ranks, the GAN's last; none if one failed.
 
     Before each run, the number of cores that other programs keep busy is added to `others`.
     """
     results = []
     runs = [r for r in CASES if r.ranks <= most_ranks]
+    runs.append(GAN._replace(ranks=min(GAN.ranks, most_ranks)))
     one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
     for number, one in enumerate(runs, 1):
         what = f"{one.model}, {one.strategy}, {one.ranks} rank{'s' * (one.ranks > 1)}"
@@ -98,7 +104,9 @@ def train_all(most_ranks: int, others: list[float]) -> list[dict]:
             words = ["-m", "tutorial_dl", "train", *one.words(), "--json", str(file)]
             words += ["--quiet"]
             try:
-                done = launch.run_ranks(one.ranks, words, timeout=SECONDS, env=one_thread)
+                done = launch.run_ranks(
+                    one.ranks, words, timeout=SECONDS, env=one_thread, preload=preload(one.model)
+                )
                 problem = done.returncode and f"ended with status {done.returncode}"
             except subprocess.TimeoutExpired:
                 problem = f"not finished within {SECONDS} s"

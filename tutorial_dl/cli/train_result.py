@@ -10,7 +10,8 @@ from ..training.progress import TERMINAL
 from ..training.setup import optimizer_of, with_ranks
 
 # Columns of training/gan_quality.py that the printed line has, too
-QUALITY = ("discriminator_loss", "accuracy_asked", "separation", "profile_error", "distance")
+QUALITY = ("discriminator_loss", "accuracy_asked", "separation", "profile_error",
+           "resolution_error", "distance")  # fmt: skip
 
 
 def summary(config: RunConfig, trainer) -> dict:
@@ -56,8 +57,11 @@ def summary(config: RunConfig, trainer) -> dict:
             ("loss", history.last[f"{one.name}_loss"]),
             ("parameters", sum(s.size for s in one.replica.segments)),
         )}  # fmt: skip
-        quality = [n for one in trainer.callbacks for n in getattr(one, "columns", ())]
-        result |= {name: history.last[name] for name in quality}
+    quality = [n for one in trainer.callbacks for n in getattr(one, "columns", ())]
+    result |= {name: history.last[name] for name in quality}
+    for one in trainer.callbacks:
+        if hasattr(one, "pictures"):  # a GAN's (training/gan_samples.py)
+            result["samples"] = one.pictures()
     layout = trainer.layout
     if layout.masters:
         result |= {

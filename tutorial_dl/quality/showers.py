@@ -108,6 +108,22 @@ def profile_error(generated: np.ndarray, simulated: np.ndarray) -> float:
     return float(np.max(np.abs(ours[kept] / theirs[kept] - 1)))
 
 
+def resolution_error(
+    generated: np.ndarray, simulated: np.ndarray, energies: np.ndarray, parts: int = 3
+) -> float:
+    """Largest relative error of the resolution, among `parts` equally large ranges of energy.
+
+    The resolution is the standard deviation over the mean of the energy in all voxels over the
+    particle's. Of n showers in a range, its own statistical error is about 1 / sqrt(n).
+    """
+    energies, found = np.ravel(energies), []
+    ratios = [s.sum(axis=(1, 2, 3), dtype=np.float64) / energies for s in (generated, simulated)]
+    for here in np.array_split(np.argsort(energies), parts):
+        ours, theirs = (ratio[here].std() / ratio[here].mean() for ratio in ratios)
+        found.append(abs(ours / theirs - 1))
+    return float(max(found))
+
+
 def response(showers: np.ndarray, energy: float) -> tuple[float, float]:
     """(mean, standard deviation over the mean) of the energy in all voxels over `energy`."""
     ratio = showers.sum(axis=(1, 2, 3), dtype=np.float64) / energy

@@ -194,6 +194,7 @@ class Game:
         generator, discriminator: The Sides.
         rules: How they play.
         noise: The number k of normal numbers that make a sample.
+        conditional: Whether a sample depends on its condition y.
         name: Of the model.
     """
 
@@ -201,6 +202,7 @@ class Game:
     discriminator: Side
     rules: Rules
     noise: int
+    conditional = False
     name = "gan"
 
     def round(self, batch: Batch, seed: int, epoch: int) -> Round:

@@ -136,7 +136,7 @@ class KerasGan(Game):
         self._auxiliary, self.own_losses = AUXILIARY | (losses or {}), bool(losses)
         self._check()
         self.noise = int(generator.inputs[0].shape[-1])
-        self._conditional = len(generator.inputs) == 2
+        self.conditional = len(generator.inputs) == 2
         self._judge_conditional = len(discriminator.inputs) == 2
         self.generator = KerasSide(generator, self, self._of_generator)
         self.discriminator = KerasSide(discriminator, self, self._of_discriminator)
@@ -185,7 +185,7 @@ class KerasGan(Game):
 
     def make(self, noise: Any, y: Any) -> Any:
         """Samples as tensors."""
-        return self.models[0]([noise, y] if self._conditional else noise, training=True)
+        return self.models[0]([noise, y] if self.conditional else noise, training=True)
 
     def judge(self, x: Any, y: Any) -> dict[str, Any]:
         """The discriminator's outputs by name; "score" (s,)."""

@@ -21,6 +21,10 @@ class Callback:
     def on_fit_end(self, trainer) -> None:
         """Called at the end of training, also if it stopped early, but not after an error."""
 
+    def shown(self) -> str:
+        """HTML for what a notebook shows while it trains, on rank 0; "" for nothing."""
+        return ""
+
     def __repr__(self) -> str:
         return type(self).__name__
 

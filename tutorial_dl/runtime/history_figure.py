@@ -22,7 +22,8 @@ def curves(histories: Mapping[str, object]) -> style.Figure:
             )
     every = [name for of in histories.values() for row in of.epochs for name in row]
     metrics = [name.removeprefix("val_") for name in every if name not in OTHERS]
-    names = list(dict.fromkeys(["loss", *metrics]))
+    loss = ["loss"] if "loss" in every else []  # players of a game have losses of their own
+    names = list(dict.fromkeys([*loss, *metrics]))
     columns = min(2, len(names))
     rows = -(-len(names) // columns)
     with style.panels(rows, columns, width=4.6, height=3.2) as (figure, grid):

@@ -158,7 +158,8 @@ def gan_trainer(
         if optimizer is None and rule.default_optimizer != "adam":  # it needs another kind
             both = optimizers_of(game, rule.default_optimizer, rates)
         return Trainer(
-            Together(game, seed), data, rule, both[0], team=team, callbacks=callbacks,
+            Together(game, seed), data, rule, both[0], team=team,
+            callbacks=[*([Watch(game)] if watch else []), *callbacks_of(callbacks)],
             checkpoint=checkpoint, checkpoint_every=checkpoint_every, clip_norm=clip_norm,
             shuffle=shuffle, check_every=check_every, **common,
         )  # fmt: skip

@@ -25,7 +25,8 @@ def measure_of(dataset: Dataset, seed: int) -> tuple[tuple[str, ...], Callable[[
     if dataset.classes is not None and len(shape) == 3:
         return ("accuracy_asked", "missing_classes"), lambda: _of_classes(dataset, seed)
     if len(shape) == 3 and len(kept.targets) and kept.targets.dtype.kind == "f":
-        return ("separation", "profile_error"), lambda: _of_showers(dataset)
+        names = "separation", "profile_error", "resolution_error"
+        return names, lambda: _of_showers(dataset)
     if int(np.prod(shape)) == 1:
         return ("distance",), lambda: _of_numbers(dataset)
     return None
@@ -54,8 +55,10 @@ def _of_showers(dataset: Dataset) -> Measure:
         ours = showers.flat(showers.features(samples, asked))
         separation = float(separations(ours, theirs).mean())
         return {
-            "separation": separation, "profile_error": showers.profile_error(samples, real)
-        }  # fmt: skip
+            "separation": separation,
+            "profile_error": showers.profile_error(samples, real),
+            "resolution_error": showers.resolution_error(samples, real, asked),
+        }
 
     return measure
 
@@ -82,18 +85,25 @@ class Quality(Callback):
             validation part.
         average: The weights it is measured with; None: those in training.
         seed: Seed of the noise.
+        alone: Whether only rank 0 has callbacks, as with a master.
 
     Attributes:
         columns: What it adds to the history: for classes "accuracy_asked" (share of 1000 images
             that a classifier of real ones takes for the class asked for) and "missing_classes";
-            for showers "separation" (mean separation power) and "profile_error"; for numbers
-            "distance" (Wasserstein-1).
+            for showers "separation" (mean separation power), "profile_error" and
+            "resolution_error"; for numbers "distance" (Wasserstein-1).
     """
 
     def __init__(
-        self, game: Game, dataset: Dataset, average: Average | None = None, seed: int = 0
+        self,
+        game: Game,
+        dataset: Dataset,
+        average: Average | None = None,
+        seed: int = 0,
+        alone: bool = False,
     ) -> None:
         self.game, self.dataset, self.average, self.seed = game, dataset, average, seed
+        self.alone = alone
         found = measure_of(dataset, seed)
         self.columns, self._make = found or ((), None)
         self._measure: Measure | None = None
@@ -105,7 +115,7 @@ class Quality(Callback):
         if trainer.team.rank == 0:
             found = self.measured()
             numbers[:] = [found[name] for name in self.columns]
-        if trainer.team.size > 1:
+        if trainer.team.size > 1 and not self.alone:
             trainer.team.broadcast(numbers)
         row |= dict(zip(self.columns, map(float, numbers), strict=True))
 

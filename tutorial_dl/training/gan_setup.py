@@ -12,6 +12,7 @@ from ..replica.gan import Game, in_memory
 from . import schedules
 from .gan import Average, gan_trainer, optimizers_of
 from .gan_quality import Quality
+from .gan_samples import Samples
 from .timeline import Timeline
 
 # Options that a game does not take, and their defaults
@@ -77,11 +78,12 @@ def prepare_game(
                 "players as one model, with one learning rate"
             )
     dataset = in_memory(dataset)
-    average = Average(game)
-    quality = Quality(game, dataset, average, config.data.seed)
+    average = None if config.with_master else Average(game)
+    quality = Quality(game, dataset, average, config.data.seed, alone=config.with_master)
+    samples = Samples(game, dataset, config.data.seed)
     trainer = gan_trainer(
         game, dataset, name, both[0], batch_size=config.data.batch_size, seed=config.data.seed,
-        team=team, callbacks=[*([] if config.with_master else [quality]), *callbacks],
+        team=team, callbacks=[quality, samples, *callbacks],
         progress=not config.output.quiet, checkpoint=config.checkpoint.checkpoint,
         checkpoint_every=config.checkpoint.checkpoint_every, clip_norm=asked.clip_norm,
         timeline=Timeline() if config.output.timeline else None, average=average,

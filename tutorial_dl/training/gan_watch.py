@@ -8,6 +8,7 @@ import numpy as np
 
 from ..replica.gan import ALWAYS, Game
 from ..runtime.callback import Callback
+from ..runtime.game import DISCRIMINATOR, GENERATOR
 
 SAMPLES = 256
 COLLAPSED = 0.1  # of the data's spread
@@ -18,9 +19,9 @@ LOST = 10.0  # a generator's loss that goes with it
 class Watch(Callback):
     """After each epoch, compares generated samples with the data, and the players' losses.
 
-    It adds the column `spread` to the history: the mean over the numbers of a sample of the
-    standard deviation among generated samples, over that among samples of the data. What it finds,
-    rank 0 says once on stderr, with step and remedy.
+    It adds the column `spread` to the history: how much generated samples of one condition (class,
+    energy) differ, over how much samples of the data do (`spread_of`). What it finds, rank 0 says
+    once on stderr, with step and remedy.
 
     Attributes:
         found: What was found so far: "collapse", "generator", "discriminator".
@@ -33,17 +34,20 @@ class Watch(Callback):
     def on_epoch_end(self, trainer, row: dict) -> None:
         (x, _), y, *_ = trainer.dataset.train.take(slice(0, SAMPLES))
         made = self.game.sample(y, len(x), trainer.batches.seed)
-        spread = _spread(made)
+        of = y if self.game.conditional else np.empty(0)
+        spread = spread_of(made, of)
         if not np.isfinite(spread):
             return  # the loss will say so
-        row["spread"] = float(spread / max(_spread(x), 1e-30))
+        row["spread"] = float(spread / max(spread_of(x, of), 1e-30))
         rates = [player.strategy.optimizer.learning_rate for player in trainer.players]
+        rates *= 2 // len(rates)  # (with a master, one trains both)
         if row["spread"] < COLLAPSED:
             self._say(
                 trainer, "collapse",
-                f"mode collapse: generated samples spread {row['spread']:.2g} times as much as the "
-                f"data; use a smaller learning rate of the generator (now {rates[0]:g}), more "
-                "discriminator steps, or the wasserstein loss",
+                f"mode collapse: generated samples{' of a class' * _classes(of)} spread "
+                f"{row['spread']:.2g} times as much as the data; use a smaller learning rate of "
+                f"the generator (now {rates[0]:g}), more discriminator steps, or the wasserstein "
+                "loss",
             )  # fmt: skip
         one = self.game.round(((x, np.arange(len(x))), y), trainer.batches.seed, ALWAYS)
         if self.game.rules.loss == "non_saturating":
@@ -57,12 +61,13 @@ class Watch(Callback):
                     f"discriminator (now {rates[1]:g}), smoothing, flips, spectral normalisation, "
                     "or the wasserstein loss",
                 )  # fmt: skip
-        for player, rate in zip(trainer.players, rates, strict=True):
-            player.replica.compute_gradient((one, ()))  # (a step fills `gradient` anew)
-            if not player.replica.gradient.any():
+        names = GENERATOR, DISCRIMINATOR
+        for side, name, rate in zip(self.game.sides, names, rates, strict=True):
+            side.compute_gradient((one, ()))  # (a step fills `gradient` anew)
+            if not side.gradient.any():
                 self._say(
-                    trainer, player.name,
-                    f"the {player.name} is dead: its gradient is 0; use a smaller learning rate "
+                    trainer, name,
+                    f"the {name} is dead: its gradient is 0; use a smaller learning rate "
                     f"(now {rate:g}), or leaky_relu in place of relu",
                 )  # fmt: skip
 
@@ -79,8 +84,28 @@ class Watch(Callback):
         self.found = list(values["found"])
 
 
-def _spread(samples: np.ndarray) -> float:
-    return float(np.std(np.asarray(samples, np.float64), axis=0).mean())
+def _classes(y: np.ndarray) -> bool:
+    return len(y) > 0 and y.dtype.kind in "iu"
+
+
+def spread_of(samples: np.ndarray, y: np.ndarray) -> float:
+    """How much samples (n, ...) of one condition (n, ...), or of none (0,), differ; in their unit.
+
+    Without conditions it is the standard deviation among samples. A generator may have collapsed
+    for each condition, and its samples still differ, since classes do. So neighbours in the order
+    of conditions are compared, of classes those of the same class: the root of half their mean
+    squared difference is the standard deviation of one condition. It is taken of each number of a
+    sample; the mean over these is returned.
+    """
+    x = np.asarray(samples, np.float64)
+    if not len(y):
+        return float(np.std(x, axis=0).mean())
+    y = np.ravel(y)[:: np.size(y) // len(y)]  # of several numbers, the first one
+    order = np.argsort(y, kind="stable")
+    apart = np.diff(x[order], axis=0)
+    if _classes(y) and (same := np.diff(y[order]) == 0).any():
+        apart = apart[same]
+    return float(np.sqrt(np.mean(apart**2, axis=0) / 2).mean())
 
 
 def _of_the_game(losses: dict[str, float]) -> float:

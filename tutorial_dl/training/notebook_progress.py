@@ -1,5 +1,7 @@
 """What a notebook shows while it trains: the epoch, a curve of the losses, a table of epochs.
 
+Below them is what callbacks show, such as the newest grid of a GAN's samples (gan_samples.py).
+
 It is one display, which is renewed at most once per second, also where it comes from an engine of a
 cluster. The curve is a few lines of SVG, because drawing it must not take time from training:
 matplotlib would need a tenth of a second. `history.plot()` draws the figure to keep.
@@ -16,7 +18,13 @@ ROWS = 10  # of the table, the newest epochs
 WIDTH, HEIGHT = 360, 142  # of the curve
 # Both can be seen on white and on black.
 COLOURS = {"loss": "#2C8CCB", "val_loss": "#E69F00"}
-NAMES = {"loss": "loss in training", "val_loss": "loss in validation"}
+OF_GAMES = {"generator_loss": "#2C8CCB", "discriminator_loss": "#E69F00"}
+NAMES = {
+    "loss": "loss in training",
+    "val_loss": "loss in validation",
+    "generator_loss": "generator's loss",
+    "discriminator_loss": "discriminator's loss",
+}
 SECONDS = 1.0  # from one renewal to the next
 
 
@@ -85,6 +93,7 @@ class NotebookProgress(Nothing):
             parts.append(curve(rows))
         if rows:
             parts.append(table(rows))
+        parts += [one.shown() for one in self.plan.run.callbacks]
         return "".join(parts)
 
 
@@ -109,10 +118,11 @@ def table(rows: list[dict[str, float]]) -> str:
 
 def curve(rows: list[dict[str, float]]) -> str:
     """Losses by epoch as SVG, on a logarithmic scale where all are above 0."""
-    lines = {name: [row[name] for row in rows if name in row] for name in COLOURS}
+    colours = COLOURS if "loss" in rows[0] else OF_GAMES
+    lines = {name: [row[name] for row in rows if name in row] for name in colours}
     lines = {name: line for name, line in lines.items() if line}
     every = [value for line in lines.values() for value in line]
-    if not every:  # a game of several players has other columns
+    if not every:  # other players have other columns
         return ""
     logarithmic = min(every) > 0
     scale = math.log if logarithmic else float
@@ -125,8 +135,8 @@ def curve(rows: list[dict[str, float]]) -> str:
     drawn, at = [], 50
     for name, line in lines.items():
         points = " ".join(place(epoch, value) for epoch, value in enumerate(line))
-        dashes = ' stroke-dasharray="5 3"' if name == "val_loss" else ""
-        look = f'fill="none" stroke="{COLOURS[name]}" stroke-width="2"{dashes}'
+        dashes = ' stroke-dasharray="5 3"' if name in list(colours)[1:] else ""
+        look = f'fill="none" stroke="{colours[name]}" stroke-width="2"{dashes}'
         drawn.append(f'<polyline points="{points}" {look}/>')
         drawn.append(f'<line x1="{at}" x2="{at + 20}" y1="132" y2="132" {look}/>')
         drawn.append(_text(at + 25, 136, NAMES[name]))

@@ -391,15 +391,19 @@ def main_job(command, folder, most_ranks):
         ("dense", "serial", 1), ("dense", "synchronous", 1), ("dense", "synchronous", 2),
         ("dense", "synchronous", 4), *(("dense", name, 3) for name in with_masters),
         ("dense", "hogwild", 2), ("cnn", "serial", 1), ("cnn", "synchronous", 2),
+        ("digits-gan", "synchronous", 2),
     ]  # fmt: skip
     expected = [one for one in expected if one[2] <= most_ranks]
     assert [(r["model"], r["strategy"], r["ranks"]) for r in results] == expected
-    assert results[-1]["val_accuracy"] >= 0.97
-    assert all(r["config"]["output"]["rehearse"] for r in results)
+    *compared, gan = results
+    assert compared[-1]["val_accuracy"] >= 0.97 and gan["accuracy_asked"] >= 0.85
+    assert all(r["config"]["output"]["rehearse"] for r in compared)
+    assert "of 1000 generated ones for the class asked for, and no class is missing" in done.stdout
     report = Path(folder, "report.html").read_text()
     assert '<meta name="viewport" content="width=device-width' in report
     assert "prefers-color-scheme: dark" in report and "validation loss" in report
-    assert report.count("<svg") == 3 and report.count("<tr>") == 1 + len(results)
+    assert report.count("<svg") == 3 and report.count("<tr>") == 1 + len(compared)
+    assert report.count("data:image/png") == len(gan["samples"]) >= 4 and "epoch 30<" in report
     for outside in ('src="http', 'href="http', "<script", "<link"):
         assert outside not in report
 

@@ -41,6 +41,9 @@ def test_train_resume_and_generate(tmp_path):
     for row, other in zip(first["history"], second["history"], strict=True):
         for name in ("generator_loss", "val_discriminator_loss", "spread", "distance"):
             assert row[name] == other[name]
+    drawn = [one["epoch"] for one in first["samples"]]
+    assert drawn == [0, 1, 2, 3, 4] and [one["epoch"] for one in second["samples"]] == [3, 4]
+    assert first["samples"][-1] == second["samples"][-1]  # resumed bit for bit
     assert first["discriminator_learning_rate"] == 0.002 and first["learning_rate"] == 0.001
 
     _, words = command("generate", "--checkpoint", folder, "-n", "300", "--out", out)

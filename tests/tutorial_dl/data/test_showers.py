@@ -295,6 +295,24 @@ def test_files_as_of_the_challenge(tmp_path):
         showers.read(tmp_path / "digits.h5")
 
 
+def test_a_file_of_the_challenge_itself(tmp_path):
+    """Data set 2: (showers, 6480) and (showers, 1), float64 in MeV; layer, angle, radius."""
+    h5py = pytest.importorskip("h5py")
+    voxels = np.zeros((3, 45, 16, 9))
+    voxels[1, 44, 15, 8], voxels[2, 10, 3, 0] = 7.0, 0.25
+    with h5py.File(tmp_path / "dataset_2_1.hdf5", "w") as file:
+        file["showers"] = voxels.reshape(3, 6480)
+        file["incident_energies"] = np.array([[1e3], [5e4], [1e6]])
+    read = showers.read(tmp_path / "dataset_2_1.hdf5", (45, 16, 9))
+    np.testing.assert_array_equal(read.voxels, voxels)
+    np.testing.assert_array_equal(read.energies, [1.0, 50.0, 1000.0])
+    assert read.voxels.dtype == np.float32 and read.shapes is None
+    with pytest.raises(
+        data.DataError, match=r"6480 voxels per shower: give shape=\(layers, x, y\)"
+    ):
+        showers.read(tmp_path / "dataset_2_1.hdf5")
+
+
 def test_dataset_by_name():
     small = showers.small_showers(40, seed=2)
     assert small.inputs_shape == SMALL.shape and len(small.validation) == 10

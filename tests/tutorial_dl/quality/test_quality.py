@@ -116,6 +116,24 @@ def test_response():
     assert showers.response(voxels, 16.0) == (0.5, 0.5)
 
 
+def test_resolution_by_range_of_energy():
+    """Showers of one voxel: fluctuations that are half, right, and 1.2 times as large."""
+    random = np.random.default_rng(4)
+    energies, noise = random.permutation(np.arange(1.0, 3001.0)), random.normal(0, 0.1, 3000)
+    factor = np.select([energies <= 1000, energies <= 2000], [0.5, 1.0], 1.2)
+
+    def voxels(fluctuation):
+        return (energies * (1 + fluctuation)).reshape(-1, 1, 1, 1)
+
+    simulated = voxels(noise)
+    found = showers.resolution_error(voxels(factor * noise), simulated, energies[:, None])
+    assert found == pytest.approx(0.5, abs=0.01)
+    factor[energies <= 1000] = 1
+    found = showers.resolution_error(voxels(factor * noise), simulated, energies)
+    assert found == pytest.approx(0.2, abs=0.01)
+    assert showers.resolution_error(simulated, simulated, energies) == 0
+
+
 def test_judge_of_digits():
     dataset = data.digits()
     judge = digits.judge(dataset)

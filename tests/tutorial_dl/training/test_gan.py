@@ -1,6 +1,7 @@
 """Games are trained by every strategy, on ranks as by one process; resumed; watched over."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -170,30 +171,41 @@ def test_resumed_bit_for_bit(on_ranks, tmp_path):
     on_ranks(2, resumed, str(tmp_path / "run"))
 
 
-def each_strategy(epochs):
+def each_strategy(epochs, **its):
     """Every strategy brings the generator's mean from far away nearer to the data's."""
     from numba_kernels.team.team import Team
+    from tutorial_dl.training.gan_quality import Quality
 
     team = Team()
     for strategy, options in (
-        ("hogwild", {}),
+        *([] if its else [("hogwild", {})]),
         ("downpour", {}),
         ("elastic_averaging", {"rates": (0.02, 0.02), "momentum": 0.5}),
         ("gradient_energy_matching", {"rates": (0.05, 0.05), "momentum": 0.5}),
         ("downpour", {"synchronous": True}),
     ):
-        trainer = trainer_of(strategy, team, batch_size=10, seed=1, **options)
+        trainer = trainer_of(strategy, team, batch_size=10, seed=1, **its, **options)
         game = trainer.replica.game
+        with_master = trainer.loop.has_master
+        trainer.run.callbacks.append(Quality(game, normal_data(), alone=with_master))
         trainer.replica.parameters[game.generator.segments[-1].offset] = -3  # the offset c
         trainer.fit(epochs)
         mean = game.sample((), 2000).mean()
         assert abs(mean - 1) < 1.5, (strategy, mean)
         row = trainer.history.last
         assert "val_generator_loss" in row and np.isfinite(row["val_discriminator_loss"])
+        assert row["distance"] < 1.5 and row["spread"] > 0  # rank 0 of a master tells all ranks
 
 
 def test_every_strategy_trains_a_game(on_ranks):
     on_ranks(3, each_strategy, 25)
+
+
+def under_sub_masters(epochs):
+    """Rules with a master, with two sub-masters of a worker each, on five ranks; see make soak."""
+    from tutorial_dl.layout.layout import Layout
+
+    each_strategy(epochs, layout=Layout(masters=2, workers=1))
 
 
 def test_two_strategies_and_what_is_refused():
@@ -246,6 +258,37 @@ def test_a_collapse_and_dead_players_are_said():
     trainer.fit(1)
     assert any("the generator is dead" in words for words in said)
     assert any("the discriminator is dead" in words for words in said)
+
+
+def test_a_collapse_within_each_class_is_found():
+    """All samples of a class are the same, though those of two classes differ as in the data."""
+    from tutorial_dl import data
+    from tutorial_dl.replica.gan import numbered
+    from tutorial_dl.training.gan_watch import spread_of
+
+    random = np.random.default_rng(0)
+    y = random.integers(0, 4, 4000)
+    x = 10.0 * y[:, None] + random.normal(0, [0.5, 2.0], (4000, 2))
+    assert spread_of(x, y) == pytest.approx((0.5 + 2.0) / 2, rel=0.05)
+    assert spread_of(10.0 * y[:, None], y) == 0 < np.std(10.0 * y)
+    assert spread_of(x, np.empty(0)) == pytest.approx(x.std(axis=0).mean())
+    energies = random.uniform(10, 500, (4000, 1))  # neighbours differ by 0.12 on average
+    found = spread_of(energies + random.normal(0, 3, (4000, 1)), energies)
+    assert found == pytest.approx(3, rel=0.05)
+
+    trainer, said = watched()
+    trainer.fit(1)
+    assert not said
+    game, row = trainer.replica.game, {}
+    game.conditional, game.generate = True, lambda noise, y: 10.0 * y
+    dataset = data.Dataset("classes", data.Data.of(x[:, 0], y), None)
+    seen = SimpleNamespace(
+        dataset=numbered(dataset), players=trainer.players, team=trainer.team, steps=22,
+        batches=trainer.batches,
+    )  # fmt: skip
+    trainer.run.callbacks[-1].on_epoch_end(seen, row)
+    assert row["spread"] == 0
+    assert "step 22: mode collapse: generated samples of a class spread 0 times" in said[0]
 
 
 def test_nan_names_player_step_and_remedy():

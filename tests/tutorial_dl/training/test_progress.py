@@ -59,7 +59,7 @@ def trained(epochs, seconds, before=0, steps=4, samples=100):
     clock = SimpleNamespace(now=0.0)
     history = History([row(epoch + 1) for epoch in range(before)])
     dataset = SimpleNamespace(train=range(samples))
-    run = SimpleNamespace(history=history, dataset=dataset)
+    run = SimpleNamespace(history=history, dataset=dataset, callbacks=[])
     display = Display(clock)
     plan = Plan("synchronous on 4 ranks", run, epochs)
     with NotebookProgress(plan, display, lambda: clock.now) as shown:
@@ -105,7 +105,7 @@ def test_the_curve_has_its_points_where_the_losses_are():
     points = [tuple(map(float, one.split(","))) for one in points.split()]
     x, y = zip(*points, strict=True)
     assert y == (10, 40, 70, 100) and [b - a for a, b in pairwise(x)] == [100] * 3
-    assert curve([{"epoch": 1, "a_loss": 1.0}] * 2) == ""  # several players
+    assert curve([{"epoch": 1, "a_loss": 1.0}] * 2) == ""  # players of another game
     assert "<polyline" in curve([{"epoch": 1, "loss": 0.0}, {"epoch": 2, "loss": 0.0}])
 
 

@@ -46,7 +46,10 @@ FIGURES = {
         "winners",
     ],
     "sharding": ["causal_work", "memory_ladder", "ring_attention_film", "score_memory"],
-    "showers": ["layer_profiles", "shower_depths", "shower_histograms", "shower_pictures"],
+    "showers": [
+        "layer_profiles", "separations_by_feature", "shower_depths", "shower_histograms",
+        "shower_pictures",
+    ],
     "splitting": ["cut_products", "travelled"],
     "training": [
         "distances", "histories", "mean_of_means", "overlapped", "speed_up", "step_parts",

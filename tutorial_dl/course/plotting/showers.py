@@ -63,6 +63,23 @@ def layer_profiles(ax, profiles: Lines):
     ax.set_ylim(0)
 
 
+@style.one_panel(
+    "Separation power, between floor and ceiling", "separation power: 0 alike, 1 disjoint",
+    legend="beside", xscale="log",
+)  # fmt: skip
+def separations_by_feature(ax, values: Mapping[str, Mapping[str, float]]):
+    """Separation power of the histograms of each feature, a row per feature.
+
+    Args:
+        values: legend entry -> {feature: separation power}, the same features of each.
+    """
+    names = list(next(iter(values.values())))
+    rows = np.arange(len(names))[::-1]  # the first one on top
+    for number, (label, of) in enumerate(values.items()):
+        ax.plot([of[name] for name in names], rows, label=label, **style.marks(number))
+    ax.set_yticks(rows, names)
+
+
 def shower_histograms(
     columns: Mapping[str, Mapping[str, np.ndarray]], bins: int = 30
 ) -> style.Figure:
