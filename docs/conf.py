@@ -16,6 +16,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = html_copy_source = html_show_sourcelink = False
 html_math_renderer = "mathml"  # Sphinx's own comes from another machine
+highlight_language = "none"
 smartquotes = False  # so that `--batch-size` keeps both hyphens
 
 myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]

@@ -8,6 +8,7 @@ import pytest
 import typer
 from commands_in_text import commands as lines_of
 from commands_in_text import wrong
+from page_programs import programs
 
 from tutorial_dl.cli.commands import app
 from tutorial_dl.course.names import NOTEBOOKS
@@ -72,40 +73,16 @@ def test_what_pages_lack_is_named(tmp_path):
     ]  # fmt: skip
 
 
-FILE = re.compile(r"^# (\w+\.py)")
-
-
-def programs(page, folder):
-    """The programs of a page, in order; those that begin with a file's name are written there."""
-    for code in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
-        named = FILE.match(code)
-        if named:
-            (folder / named[1]).write_text(code)
-        yield named and named[1], code
-
-
 @pytest.mark.parametrize("name", ["add_a_strategy", "add_a_replica"])
 def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for file, code in programs(ROOT / f"docs/{name}.md", tmp_path):
         if name == "add_a_strategy" and file == "train.py":
-            continue  # a master needs a worker: on ranks, below
+            continue  # a master needs a worker: test_pages_on_ranks.py
         exec(compile(code, file or name, "exec"), {"__name__": "__main__"})
     for module in ("my_rule", "logistic"):
         sys.modules.pop(module, None)
-
-
-def test_the_code_of_pages_runs_on_ranks(on_ranks, tmp_path):
-    for name in ("add_a_strategy", "add_an_allreduce"):
-        [*programs(ROOT / f"docs/{name}.md", tmp_path)]
-    on_ranks(3, run_files, str(tmp_path), ["train.py", "try_it.py"], fresh=True)
-
-
-def run_files(folder, files):
-    sys.path.insert(0, folder)
-    for file in files:
-        exec(compile(Path(folder, file).read_text(), file, "exec"), {"__name__": "__main__"})
 
 
 def test_every_command_has_a_page_with_all_its_options():

@@ -43,8 +43,8 @@ def draw(file: Path) -> None:
         draw_cell(cell)
         draw_ring(ring)
         draw_curves(curves)
-        figure.subplots_adjust(left=0.01, right=0.985, top=0.86, bottom=0.15, wspace=0.16)
-        for left in (0.30, 0.61):
+        figure.subplots_adjust(left=0.01, right=0.985, top=0.86, bottom=0.15, wspace=0.22)
+        for left in (0.285, 0.57):
             arrow = FancyArrowPatch(
                 (left, 0.5), (left + 0.03, 0.5), transform=figure.transFigure, color=INK,
                 arrowstyle="simple", mutation_scale=16,
@@ -112,7 +112,7 @@ def draw_curves(ax) -> None:
     ax.minorticks_off()
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
-    ax.legend(frameon=False)
+    ax.legend(frameon=False, loc="lower left")
 
 
 def title(ax, text: str) -> None:

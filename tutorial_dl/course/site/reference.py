@@ -60,10 +60,12 @@ def pages(names: list[Name], blocks: list[Block], cells: list[Cell]) -> Iterator
     by_path = {path: one for one in names for path in one.paths}
     yield "index", _index(names)
     for one in names:
-        pieces = [f"# {one.short}" if one.parent else f"# {one.path}", _called(one)]
+        # Only packages stand in the tree of pages, which is on every page.
+        head = f"---\norphan: true\n---\n\n# {one.short}" if one.parent else f"# {one.path}"
+        pieces = [head, _called(one)]
         pieces.append(_entry(one))
         if hasattr(one.value, "__all__") and one.kind == "module":
-            pieces.append(_table(one, names, by_path))
+            pieces.append(_table(one, by_path))
         pieces += [_block(block) for block in of_blocks.get(one.path, [])[:BLOCKS]]
         where = of_cells.get(one.path, [])
         if where and not of_blocks.get(one.path):
@@ -102,20 +104,18 @@ def _first(one: Name) -> str:
 def _called(one: Name) -> str:
     others = sorted({path for path in one.others if path != one.path})
     also = f", also {', '.join(f'`{path}`' for path in others[:4])}" if others else ""
-    return f"`{one.path}`{also}"
+    home = f"[{one.parent}](/api/modules/{one.parent}.md): " if one.parent else ""
+    return f"{home}`{one.path}`{also}"
 
 
-def _table(package: Name, names: list[Name], by_path: Mapping[str, Name]) -> str:
+def _table(package: Name, by_path: Mapping[str, Name]) -> str:
     """The names of a package with the first sentence of each."""
     entries = [
         (short, by_path[f"{package.path}.{short}"])
         for short in sorted(package.value.__all__, key=str.lower)
     ]
     lines = [f"- {_link(one, short)}: {_first(one)}".rstrip(": ") for short, one in entries]
-    below = [one for one in names if one.parent == package.path]
-    toctree = "\n".join(f"{one.short} </api/{one.page}>" for one in below)
-    table = "## Names\n\n" + "\n".join(lines)
-    return f"{table}\n\n```{{toctree}}\n:hidden:\n\n{toctree}\n```" if below else table
+    return "## Names\n\n" + "\n".join(lines)
 
 
 def _plain(value: Any) -> Any:
