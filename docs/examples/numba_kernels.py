@@ -130,7 +130,7 @@ print(vector.ctypes.data % 64, window.ctypes.data % 64)
 # shows: bench
 from numba_kernels import bench
 
-sorted(bench.facts()({}, [])["machine"])
+sorted(bench.facts()({}, []))  # what --json writes beside its rows
 
 # %% All at once
 # shows: team, trace, compression, optimizers, allreduce, launch

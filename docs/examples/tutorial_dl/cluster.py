@@ -7,7 +7,7 @@ from tutorial_dl import cluster
 c = cluster.start(n=2, name="example")  # a Cluster of two Engines; in a notebook, then %%px cells
 c["x"] = 3
 print(c.run(lambda: 2 + 2), c["x"])
-print([entry.name for entry in cluster.list()], type(c.engines[0]).__name__)
+print([entry.name for entry in cluster.list()], type(c.status()[0]).__name__)
 print(cluster.join("example") is not None)
 cluster.stop("example")
 

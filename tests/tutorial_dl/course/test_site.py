@@ -104,7 +104,7 @@ def test_every_command_has_a_page_with_all_its_options():
     "docstring, made",
     [
         ("A *b* `c*d`.", "A \\*b\\* `c*d`."),
-        ("A:\n\n    x  = 1", "A:\n\n```text\nx  = 1\n```"),
+        ("A:\n\n    x  = 1\n\nB.", "A:\n\n```text\nx  = 1\n```\n\nB."),
         ("A:\n    x\nThen.", "A:\n\n```text\nx\n```\n\nThen."),
         (">>> 1\n1", "```pycon\n>>> 1\n1\n```"),
         ("a.py     one\nb.py     two", "```text\na.py     one\nb.py     two\n```"),

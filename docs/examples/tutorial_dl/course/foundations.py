@@ -78,7 +78,7 @@ from tutorial_dl.course.foundations import (
 )
 
 print(round(elastic_growth(0.1, 0.2, workers=4, curvature=1.0), 4))
-print(resting_places(0.1, 0.2, np.array([-1.0, 1.0]), np.array([1.0, 1.0])))
+print(resting_places(0.1, 0.2, np.array([[-1.0], [1.0]]), np.array([1.0])))
 print(round(center_deviation(0.1, 0.2, workers=4), 4))
 print(round(matched_pace(workers=4, kappa=1.0, momentum=0.9), 3))
 

@@ -29,13 +29,18 @@ draw_layout(Layout(masters=2, workers=3))
 from tutorial_dl import timeline
 from tutorial_dl.course.plotting import spans
 
-taken = [
-    {"rank": rank, "node": "a", "begin": 0, "end": 40_000_000, "lost": 0, "others": 0,
-     "spans": [["gradient", 0, 20_000_000 + 8_000_000 * rank],
-               ["allreduce", 20_000_000 + 8_000_000 * rank, 40_000_000]]}
-    for rank in range(2)
-]  # fmt: skip
-spans(timeline.gather(taken))
+ms = 1_000_000  # ns
+
+
+def recorded(rank, gradient):  # as timeline.record keeps it
+    spans = [["gradient", 0, gradient * ms], ["allreduce", gradient * ms, 40 * ms]]
+    return {
+        "rank": rank, "node": "a", "begin": 0, "end": 40 * ms, "spans": spans, "beside": [],
+        "lost": 0, "others": 0, "clock": [], "wall": 0,
+    }  # fmt: skip
+
+
+spans(timeline.gather([recorded(0, 20), recorded(1, 28)]))
 
 # %% A schedule of one's own, as far as it runs
 # shows: schedule_so_far
