@@ -120,11 +120,13 @@ def test_docstrings_become_markdown(docstring, made):
 
 
 def test_signatures():
-    def function(a, b: "int | None" = None, *c, d=print, e: float = 1.0, **f) -> "str": ...
+    def function(
+        a, b: "int | None" = None, *c, d=print, g=lambda: 0, e: float = 1.0, **f
+    ) -> "str": ...
     def keyword(a, *, b): ...
 
     assert reference.signature(function) == (
-        "(a, b: int | None = None, *c, d=..., e: float = 1.0, **f) -> str"
+        "(a, b: int | None = None, *c, d=print, g=..., e: float = 1.0, **f) -> str"
     )
     assert reference.signature(keyword, method=True) == "(*, b)"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -139,7 +140,7 @@ def _entry(one: Name) -> str:
 
 
 def _value(value: Any) -> str:
-    text = repr(value)
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
     return text if len(text) < 2000 else text[:2000] + " ..."
 
 
@@ -190,13 +191,17 @@ def signature(value: Any, method: bool = False) -> str:
         if typed:
             text += f": {_annotation(one.annotation)}"
         if one.default is not one.empty:
-            default = repr(one.default)
-            text += f"{' = ' if typed else '='}{'...' if default.startswith('<') else default}"
+            text += f"{' = ' if typed else '='}{_default(one.default)}"
         shown.append(text)
         before = one.kind
     returns = found.return_annotation
     arrow = "" if returns is found.empty else f" -> {_annotation(returns)}"
     return f"({', '.join(shown)}){arrow}"
+
+
+def _default(value: Any) -> str:
+    text = value.__name__ if hasattr(value, "__name__") else repr(value)
+    return "..." if text.startswith("<") else text
 
 
 def _annotation(value: Any) -> str:
