@@ -24,7 +24,7 @@ print("a slice of 10: ", team.slice_of(10))
 
 # %% [4 ranks] A rank that fails does not leave the others waiting
 # shows: PeerError, TeamError, errors
-from numba_kernels import PeerError, Team, TeamError
+from numba_kernels import PeerError, Team, TeamError, errors
 
 team = Team()
 try:
@@ -34,6 +34,7 @@ try:
         team.barrier()
 except PeerError as error:
     print("heard:", error, "| a TeamError:", isinstance(error, TeamError))
+    assert errors.PeerError is PeerError
 except ValueError as error:
     print("raised:", error)
 team.recover()  # all ranks, and the team works again
@@ -134,9 +135,9 @@ sorted(bench.facts()({}, []))  # what --json writes beside its rows
 
 # %% All at once
 # shows: team, trace, compression, optimizers, allreduce, launch
-from numba_kernels import Team, allreduce, compression, launch, optimizers, trace
+from numba_kernels import allreduce, compression, launch, optimizers, team, trace
 
 with trace.Recording() as seen:
-    Team().barrier()
+    team.Team().barrier()
 print([name for name, _, _ in seen.spans])
 print(optimizers.NAMES[:3], compression.NAMES[:3], allreduce.ALGORITHMS[:3], launch.rank())

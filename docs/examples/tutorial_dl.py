@@ -25,9 +25,9 @@ print(model.parameters.round(4))  # as one rank would find them
 
 # %% Roles of ranks
 # shows: layout, Layout, tutorial_dl.layout.Layout
-from tutorial_dl import Layout
+from tutorial_dl import Layout, layout
 
-print(Layout(masters=2, workers=2))
+print(Layout(masters=2, workers=2), Layout is layout.Layout)
 
 # %% Learning rates, callbacks, a timeline
 # shows: training, schedules, callbacks, timeline, tutorial_dl.training.callbacks

@@ -4,10 +4,11 @@
 # shows: start, Cluster, Engine, list, join, stop
 from tutorial_dl import cluster
 
-c = cluster.start(n=2, name="example")  # a Cluster of two Engines; in a notebook, then %%px cells
+c = cluster.start(n=2, name="example")  # a Cluster; in a notebook, %%px cells run on it
 c["x"] = 3
 print(c.run(lambda: 2 + 2), c["x"])
-print([entry.name for entry in cluster.list()], type(c.status()[0]).__name__)
+# An Engine for each rank:
+print([entry.name for entry in cluster.list()], c.status()[0].rank)
 print(cluster.join("example") is not None)
 cluster.stop("example")
 

@@ -43,7 +43,8 @@ from tutorial_dl.strategies import Downpour
 
 team, dataset = Team(), data.curve(n=400, noise=0.1)
 options = dict(optimizer="sgd", learning_rate=0.05, batch_size=10, progress=False)
-trainer = Trainer(models.curve(dataset), dataset, Downpour(team=team), **options)
+rule = Downpour(team=team)  # a Rule
+trainer = Trainer(models.curve(dataset), dataset, rule, **options)
 history = trainer.fit(epochs=10)
 if team.rank == 0:
     print(len(history.epochs), "epochs; the master made", trainer.steps, "updates")

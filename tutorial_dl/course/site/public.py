@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 ROOTS = ("numba_kernels", "tutorial_dl")
+FOLDERS = {"module": "modules", "class": "classes", "function": "functions", "data": "values"}
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Name:
     @property
     def page(self) -> str:
         """The page's path below `api/`. `Team` and `team` differ also where case does not count."""
-        return f"modules/{self.path}" if self.kind == "module" else self.path
+        return f"{FOLDERS[self.kind]}/{self.path}"
 
     @property
     def paths(self) -> list[str]:
@@ -80,7 +81,8 @@ def names() -> list[Name]:
                 if path != one.path:
                     one.others.append(path)
                 continue
-            key = path if kind == "data" else id(value)
+            plain = isinstance(value, str | int | float | tuple | list | dict)
+            key = (short, repr(value)) if plain else id(value)
             one = found.setdefault(key, Name(path, value, kind, package))
             if path != one.path:
                 one.others.append(path)

@@ -47,11 +47,10 @@ def without_example(
     names: Iterable[Name], blocks: Mapping[str, list], cells: Mapping[str, list]
 ) -> list[str]:
     """Names that no block and no cell shows. For a package, its names' examples are enough."""
-    packages = {one.path for one in names if hasattr(one.value, "__all__")}
     return [
         one.path
         for one in names
-        if not blocks.get(one.path) and not cells.get(one.path) and one.path not in packages
+        if one.parent and not blocks.get(one.path) and not cells.get(one.path)
     ]
 
 
@@ -65,7 +64,7 @@ def pages(names: list[Name], blocks: list[Block], cells: list[Cell]) -> Iterator
         head = f"---\norphan: true\n---\n\n# {one.short}" if one.parent else f"# {one.path}"
         pieces = [head, _called(one)]
         pieces.append(_entry(one))
-        if hasattr(one.value, "__all__") and one.kind == "module":
+        if not one.parent:
             pieces.append(_table(one, by_path))
         pieces += [_block(block) for block in of_blocks.get(one.path, [])[:BLOCKS]]
         where = of_cells.get(one.path, [])
@@ -128,10 +127,9 @@ def _entry(one: Name) -> str:
     """The directive with signature, docstring and members."""
     home = one.path.rpartition(".")[0]
     if one.kind == "module":
-        parts = [
-            _described(name, part, one.path, 5) for name, part in members(one.value)
-            if not hasattr(one.value, "__all__")
-        ]  # fmt: skip
+        # What a package offers has pages of its own.
+        inside = members(one.value) if one.parent else []
+        parts = [_described(name, part, one.path, 5) for name, part in inside]
         return "\n\n".join([docstrings.markdown(one.value.__doc__), *parts])
     if one.kind == "data":
         entry = f":::{{py:data}} {one.short}\n:module: {home}\n:::"
