@@ -44,7 +44,7 @@ team.barrier()
 # shows: MismatchError
 import numpy as np
 
-from numba_kernels import MismatchError, Team
+from numba_kernels import MismatchError, Team, TeamError
 
 team = Team()
 try:
@@ -52,24 +52,21 @@ try:
         team.barrier()
     else:
         team.allreduce(np.ones(5, np.float32))
-except MismatchError as error:
-    print(error)
+except TeamError as error:
+    print("a MismatchError:", isinstance(error, MismatchError), "|", error)
 team.recover()
 
 # %% [4 ranks] A limit for waits
 # shows: DeadlineError
-from numba_kernels import DeadlineError, Team
+from numba_kernels import DeadlineError, Team, TeamError
 
-quick = Team(deadline=0.2)
-other = Team()
+team, impatient = Team(), Team(deadline=0.5)
 try:
-    if quick.rank > 0:  # rank 0 does not come
-        quick.barrier()
-except DeadlineError as error:
-    print(type(error).__name__, "in", error.waiting_in)
-except Exception as error:  # a rank may hear of the first one that gave up
-    print(type(error).__name__)
-other.barrier()
+    if team.rank > 0:  # rank 0 does not come
+        impatient.barrier()
+except TeamError as error:  # a DeadlineError; or a rank has heard of another one's
+    print(isinstance(error, DeadlineError) or "DeadlineError" in str(error))
+team.barrier()
 
 # %% A kernel of one's own
 # shows: compiled, jit

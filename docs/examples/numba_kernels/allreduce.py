@@ -87,7 +87,7 @@ import numpy as np
 
 from numba_kernels.allreduce import elementwise, fold
 
-print([elementwise.bounds(10, 3, i) for i in range(3)])
+print([elementwise.bounds(100, 3, i) for i in range(3)])
 x = np.array([1.0, 5.0])
 elementwise.combine(elementwise.op_code("max"), x, np.array([2.0, 3.0]))
 print(x)

@@ -37,7 +37,7 @@ method = PowerSGD(rank=1)
 state = method.init(12, [Segment("weights", 0, (4, 3))])
 print(method.allreduce(Team(), matrix.ravel().copy(), state).reshape(4, 3).round(3))
 
-# %% [4 ranks] Adding gradients so that more ranks need no smaller step
+# %% [4 ranks] A mean that is longer where gradients differ
 # shows: Adasum
 import numpy as np
 
@@ -45,10 +45,10 @@ from numba_kernels import Team
 from numba_kernels.compression import Adasum
 
 team, method = Team(), Adasum()
-same = np.array([1.0, 0.0], np.float32)  # the same direction on all ranks: its mean
+same = np.array([1.0, 0.0], np.float32)  # the same on all ranks
 own = np.zeros(4, np.float32)
-own[team.rank] = 1  # orthogonal directions: their sum
+own[team.rank] = 1  # another direction on each
 for x in (same, own):
-    method.allreduce(team, x, method.init(x.size), op="sum")
+    method.allreduce(team, x, method.init(x.size), op="mean")
 if team.rank == 0:
     print(same, own)

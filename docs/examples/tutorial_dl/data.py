@@ -5,7 +5,7 @@
 from tutorial_dl import data
 
 print(sorted(data.NAMES))
-print(data.cubic(0.5), data.curve(n=10).train.inputs.shape)
+print(data.cubic(1.0), data.curve(n=10).train.inputs.shape)
 for made in (data.load("digits"), data.digits(), data.events(n=20), data.text(characters=5000)):
     print(made.name, made.train.inputs.shape, made.classes)  # each is a Dataset
 

@@ -28,14 +28,14 @@ from tutorial_dl.course import foundations as f
 
 design, targets = np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]]), np.array([1.0, 2.0, 2.5])
 loss = f.LeastSquares(design, targets)
-rate = f.best_rate(loss.hessian)
+rate = f.best_rate(loss.hessian())
 run = f.descend(loss, np.zeros(2), rate, epochs=100)  # a Descent
 print(run.path[-1].round(4), f.solve_qr(design, targets).round(4))
 print(f.solve_normal_equations(design, targets).round(4), run.ended_by)
-print("rates below", round(f.stability_bound(loss.hessian), 3), "converge; each step leaves")
-print(round(f.contraction(loss.hessian, rate), 3), "of the error")
+print("rates below", round(f.stability_bound(loss.hessian()), 3), "converge; each step leaves")
+print(round(f.contraction(loss.hessian(), rate), 3), "of the error")
 print(np.allclose(f.predicted_path(loss, np.zeros(2), rate, 3), run.path[:4]))
-print(round(f.largest_curvature(loss.gradient, np.zeros(2)), 4), np.linalg.eigvalsh(loss.hessian))
+print(round(f.largest_curvature(loss.gradient, np.zeros(2)), 4), np.linalg.eigvalsh(loss.hessian()))
 print(f"random batches of 1 end {f.noise_floor(loss, 0.05, 1):.4f} above the least loss")
 
 # %% Errors of a fit before any data are drawn

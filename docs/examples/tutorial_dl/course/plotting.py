@@ -59,9 +59,10 @@ figure
 # shows: speed_up
 from tutorial_dl.course.plotting import speed_up
 
+measured = (("serial", 1, 1.0, 1.0), ("synchronous", 2, 1.8, 1.9), ("synchronous", 4, 3.1, 3.4))
 rows = [
-    {"model": "dense", "strategy": "synchronous", "ranks": n, "speed_up": s, "predicted": p}
-    for n, s, p in ((1, 1.0, 1.0), (2, 1.8, 1.9), (4, 3.1, 3.4))
+    {"model": "dense", "strategy": name, "ranks": ranks, "speed_up": found, "predicted": p}
+    for name, ranks, found, p in measured
 ]
 speed_up(rows, 4)
 
