@@ -47,7 +47,7 @@ def elsewhere(address: str) -> bool:
 
 def problems(site: Path) -> list[str]:
     """All that is wrong with a built site: links, what pages load, and the size of all files."""
-    files = [file for file in site.rglob("*") if file.is_file()]
+    files = [file for file in sorted(site.rglob("*")) if file.is_file()]
     pages = {
         file.resolve(): Page(file.read_text(encoding="utf-8"))
         for file in files
