@@ -26,14 +26,14 @@ found = bytes.collect(team, text.encode() * team.rank)  # on rank 0: a list
 print(text, None if found is None else [len(each) for each in found])
 
 # %% [4 ranks] After a failure
-# shows: recovery, failure, abort_all, mailbox, regrouping
+# shows: recovery, failure, mailbox, regrouping
 from numba_kernels import Team
 from numba_kernels.errors import TeamError
-from numba_kernels.team import abort_all, mailbox
+from numba_kernels.team import mailbox
 
 team = Team()
 if team.rank == 3:
-    abort_all(ValueError("no data"))  # failure.py: a letter to each rank, for all teams
+    team.abort(ValueError("no data"))  # failure.py: a letter to each rank
 try:
     team.barrier()
 except TeamError as error:
@@ -42,6 +42,20 @@ team.recover()  # recovery.py; regrouping.py goes on without ranks that are lost
 team.barrier()
 if team.rank == 0:
     print("letters of rank 0 go to", mailbox.audience(0, team.size))
+
+# %% All teams of a process
+# shows: abort_all
+from numba_kernels import Team
+from numba_kernels.errors import TeamError
+from numba_kernels.team import abort_all
+
+team = Team()
+abort_all(ValueError("no data"))  # as the engines of a cluster do when a cell fails
+try:
+    team.barrier()
+except TeamError as error:
+    print(error)
+team.recover()
 
 # %% What this process does
 # shows: activity, stall, waiting

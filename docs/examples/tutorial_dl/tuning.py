@@ -21,7 +21,7 @@ study = Study(space, "random", 4, maximise=False)
 for _ in range(4):
     trial, values = study.ask()
     study.tell(trial, values["x"] ** 2)
-print(len(study.finished()), round(study.best.value, 4) < 1)
+print(len(study.finished), round(study.best.value, 4) < 1)
 
 # %% [4 ranks] A search on ranks
 # shows: Search, run
@@ -40,11 +40,17 @@ if found is not None:  # on rank 0
 # shows: tune
 from tutorial_dl import cluster, tuning
 
+
+class Hidden:  # in a notebook, leave `show` out: a table is renewed while the search goes on
+    def update(self, view):
+        pass
+
+
 c = cluster.start(n=2, name="search")
 space = {"learning_rate": {"type": "float", "low": 0.01, "high": 0.3}}
 found = tuning.tune(
     c, space, sampler="random", trials=2, data="curve", model="curve", strategy="serial", epochs=1,
-    show=lambda *shown, **options: None,
+    show=lambda *shown, **options: Hidden(),
 )  # fmt: skip
 print(len(found.trials), "trials, the best with", list(found.best))
 c.stop()

@@ -61,9 +61,13 @@ except Exception as error:
 # shows: ProcessSet, add_process_set, remove_process_set, global_process_set
 import tutorial_dl.horovod.keras as hvd
 
-some = hvd.add_process_set(hvd.ProcessSet([0]))
-print(some.ranks, hvd.global_process_set.size())
-hvd.remove_process_set(some)
+print(hvd.global_process_set.ranks, hvd.global_process_set.size())
+some = hvd.ProcessSet([0])
+for change in (hvd.add_process_set, hvd.remove_process_set):
+    try:
+        print(change(some))  # on one rank, [0] are all ranks
+    except ValueError as error:
+        print(error)
 
 # %% Train a Keras model
 # shows: DistributedOptimizer, PartialDistributedOptimizer, Compression, callbacks, load_model
