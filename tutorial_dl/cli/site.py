@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ..words import counted
 from .errors import fail, one_line
 
 app = typer.Typer(no_args_is_help=True, help="Make the site: its pages, from docs and notebooks.")
@@ -64,7 +65,7 @@ def check(
     for line in found[:20]:
         print(line)
     if found:
-        fail(f"{len(found)} problems in {site}", 1)
+        fail(f"{counted(len(found), 'problem')} in {site}", 1)
     print(f"{site}: all links lead somewhere, and nothing is loaded from elsewhere")
 
 

@@ -46,16 +46,13 @@ if team.rank == 0:
 # %% All teams of a process
 # shows: abort_all
 from numba_kernels import Team
-from numba_kernels.errors import TeamError
 from numba_kernels.team import abort_all
 
 team = Team()
 abort_all(ValueError("no data"))  # as the engines of a cluster do when a cell fails
-try:
-    team.barrier()
-except TeamError as error:
-    print(error)
+print(repr(team.failure))
 team.recover()
+print(team.failure)
 
 # %% What this process does
 # shows: activity, stall, waiting

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from commands_here import run_here
 from commands_in_text import commands as lines_of
 from commands_in_text import wrong
 from page_programs import programs
@@ -217,3 +218,9 @@ def test_links_and_loads_of_the_site_are_checked(tmp_path):
     (tmp_path / "s.css").write_bytes(b"x" * 61_000_000)
     assert checking.problems(tmp_path)[-1] == "the site has 61 MB; it should have at most 60"
     assert checking.problems(tmp_path / "none") == [f"there are no pages in {tmp_path / 'none'}"]
+
+
+def test_the_command_fails_if_something_is_wrong(capfd, tmp_path):
+    done = run_here(capfd, "site", "check", str(tmp_path))
+    assert done.returncode == 1 and "there are no pages in" in done.stdout
+    assert done.stderr == f"error: 1 problem in {tmp_path}\n"
