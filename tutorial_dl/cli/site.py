@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ..tensorflow_chatter import hide_tensorflow_chatter
 from ..words import counted
 from .errors import fail, one_line
 
@@ -25,6 +26,7 @@ def examples(
         if not again and examples.is_current(folder, out):
             print("examples: up to date")
             return
+        hide_tensorflow_chatter()
         try:
             blocks = examples.run(folder)
         except examples.ExampleFailed as error:
@@ -47,6 +49,7 @@ def pages(
     from .commands import app as commands
 
     with one_line():
+        hide_tensorflow_chatter()
         blocks = read.load(examples)
         whole = typer.main.get_command(commands)
         count = pages.write(Path(), notebooks, blocks, whole, out)
