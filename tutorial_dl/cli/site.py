@@ -39,6 +39,7 @@ def examples(
 
 @app.command()
 def pages(
+    context: typer.Context,
     notebooks: Annotated[Path, typer.Option(help="Folder of notebooks with outputs.")],
     examples: Annotated[Path, typer.Option(help="JSON file of `site examples`.")],
     out: Annotated[Path, typer.Option(help="Folder for the pages; what is there is removed.")],
@@ -46,13 +47,11 @@ def pages(
     """Write all pages as Markdown and notebooks, for Sphinx."""
     from ..course.site import examples as read
     from ..course.site import pages
-    from .commands import app as commands
 
     with one_line():
         hide_tensorflow_chatter()
         blocks = read.load(examples)
-        whole = typer.main.get_command(commands)
-        count = pages.write(Path(), notebooks, blocks, whole, out)
+        count = pages.write(Path(), notebooks, blocks, context.find_root().command, out)
     print(f"{count} pages in {out}")
 
 
