@@ -18,9 +18,9 @@ from numba_kernels import Team
 
 team = Team()
 mine = np.array([team.rank], np.int64)
-print("from rank 2:   ", team.broadcast(mine.copy(), root=2))
-print("of all ranks:  ", team.allgather(mine).ravel())
-print("a slice of 10: ", team.slice_of(10))
+print("from rank 2:", team.broadcast(mine.copy(), root=2))
+print("of all ranks:", team.allgather(mine).ravel())
+print("its slice of a vector:", team.slice_of(1000))
 
 # %% [4 ranks] A rank that fails does not leave the others waiting
 # shows: PeerError, TeamError, errors

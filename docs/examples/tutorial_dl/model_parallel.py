@@ -103,7 +103,7 @@ def model():
 team = Team()
 pipe, sequences = Grid(team, pipeline=4), Grid(team, context=4)
 for replica, strategy in (
-    (PipelinedReplica(model(), pipe), Pipelined(pipe)),  # strategies/pipelined.py
+    (PipelinedReplica(model(), pipe, sample=tokens[:3, :-1]), Pipelined(pipe)),  # pipelined.py
     (ShardedReplica(model(), team, stage=3), Sharded(team)),  # sharded.py
     (ContextReplica(model(), sequences), ContextParallel(sequences)),  # context_parallel.py
 ):
