@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...figure_style import ENLARGED_MIME
 from ..names import NOTEBOOKS
 from .public import ROOTS
 
@@ -122,5 +123,8 @@ def with_labels(notebook: str, content: dict, labelled: Iterable[Cell]) -> dict:
         if cell["cell_type"] == "markdown":
             text = "".join(cell["source"]).replace("](../docs/", "](../")
             cell = cell | {"source": text}
+        if cell["cell_type"] == "code":  # the form of figures that is for slides
+            for output in cell.get("outputs", ()):
+                output.get("data", {}).pop(ENLARGED_MIME, None)
         cells.append(cell)
     return content | {"cells": cells}
