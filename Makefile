@@ -4,6 +4,7 @@
 # make sites  our clusters on a real Slurm, brought up for the tests; as root, with Slurm installed
 # make lab    JupyterLab with the notebooks
 # make bench  time kernels and training steps on this machine
+# make site   all documents, notebooks and examples as pages that need no network, in build/site
 # make slides the decks, as pages that need no network, and as PDF if Chromium is installed
 # make lint   check style and format
 # MPI=openmpi: test, soak, run, lab and bench with Open MPI, which is installed beside MPICH
@@ -30,7 +31,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Tests start hundreds of processes; let the first one keep the bytecode of our files for the others.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test soak sites lab bench notebooks slides lint clean
+.PHONY: install run test soak sites lab bench notebooks site slides lint clean
 
 install: $(DONE) $(if $(filter openmpi,$(MPI)),$(OPEN_MPI)/.installed)
 
@@ -72,6 +73,23 @@ bench: install
 # The course is run first (a quarter of an hour), for the figures; what has not changed is not run again.
 notebooks: install
 	@$(PY) -m tutorial_dl notebooks run --out $(BUILD)/notebooks
+
+# Sphinx has an environment of its own.
+SITE := $(BUILD)/site-env
+OF_SITE := import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['site'])
+$(SITE)/.installed: pyproject.toml constraints.txt | install
+	@echo "installing Sphinx in $(SITE)"
+	@$(PY) -m venv --clear $(SITE)
+	@$(SITE)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt $$($(PY) -c "$(OF_SITE)")
+	@touch $@
+
+# What is built has no notes of Sphinx's, which fails (-W) if a link leads nowhere.
+site: notebooks $(SITE)/.installed
+	@$(PY) -m tutorial_dl site examples --out $(BUILD)/examples.json
+	@$(PY) -m tutorial_dl site pages --notebooks $(BUILD)/notebooks --examples $(BUILD)/examples.json --out $(BUILD)/pages
+	@rm -rf $(BUILD)/site
+	@$(SITE)/bin/sphinx-build --quiet --fail-on-warning --jobs 2 --doctree-dir $(BUILD)/doctrees $(BUILD)/pages $(BUILD)/site
+	@$(PY) -m tutorial_dl site check $(BUILD)/site
 
 # Measured once; to measure again, remove the file.
 $(BUILD)/numbers.json: | install

@@ -12,7 +12,7 @@ import typer
 from numba_kernels import launch
 
 from .. import __version__, config
-from . import cluster, flags, notebooks, slides  # noqa: F401  (flags changes what --help shows)
+from . import cluster, flags, notebooks, site, slides  # noqa: F401  (flags changes what --help shows)
 from .errors import check_writable, fail, one_line
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app = typer.Typer(
 
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(notebooks.app, name="notebooks")
+app.add_typer(site.app, name="site")
 app.add_typer(slides.app, name="slides")
 RANKS = ("-n", "--ranks")
 SAVING_SECONDS = 60.0  # after SIGTERM, the time that ranks have to write a checkpoint

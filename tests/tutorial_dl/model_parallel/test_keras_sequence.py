@@ -153,7 +153,7 @@ def two(folder):
         half = gpt()[0]
     finally:
         keras.config.set_dtype_policy(before)
-    with pytest.raises(ValueError, match="computes in bfloat16, .* sequence-parallel form"):
+    with pytest.raises(ValueError, match=r"computes in bfloat16, .* sequence-parallel form"):
         KerasTensorReplica(half, grid, sequence=True)
 
 

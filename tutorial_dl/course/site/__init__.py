@@ -1,0 +1,11 @@
+"""The pages of the site, as Markdown for Sphinx: `python -m tutorial_dl site`.
+
+public.py       the public names of both packages
+docstrings.py   a docstring as Markdown; reference.py: a page per public name
+examples.py     docs/examples: short programs that show how names are used, run once
+cells.py        cells of notebooks: which names they use, which figures they made
+commands.py     a page per command, with all its options
+pages.py        puts all pages into one folder
+checking.py     looks over the built site: its links, what it would load from elsewhere, its size
+picture.py      the figure in README
+"""

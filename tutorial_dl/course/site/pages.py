@@ -1,0 +1,171 @@
+"""All pages of the site in one folder: docs, notebooks, reference, commands, gallery."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..names import NOTEBOOKS
+from . import cells, commands, docstrings, examples, public, reference
+
+
+class PageError(ValueError):
+    """A page names what there is not, or something is missing that the pages are made from."""
+
+
+def write(
+    root: Path, notebooks: Path, blocks: list[examples.Block], command: Any, out: Path
+) -> int:
+    """Write the pages; returns their number.
+
+    Args:
+        root: The folder of the repository.
+        notebooks: The folder of notebooks with outputs (executing.py).
+        blocks: The examples, with outputs.
+        command: The click command of `python -m tutorial_dl`.
+        out: The folder; what was there is removed.
+
+    Raises:
+        PageError: a notebook is missing, or a public name has no example.
+    """
+    missing = [
+        one.stem for one in NOTEBOOKS.values() if not (notebooks / f"{one.stem}.ipynb").exists()
+    ]
+    if missing:
+        raise PageError(f"there is no {missing[0]}.ipynb in {notebooks}: make notebooks")
+    names = public.names()
+    found = cells.read(notebooks)
+    lacking = reference.without_example(names, *reference.examples_of(names, blocks, found))
+    if lacking:
+        raise PageError(f"{lacking[0]} has no example in docs/examples ({len(lacking)} have none)")
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(root / "docs", out, ignore=shutil.ignore_patterns("examples", "__pycache__"))
+    _rewrite(out.glob("*.md"), "](../", "](")
+    guide = (root / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    (out / "guide.md").write_text(guide.replace("# tutorial-dl", "# Guide", 1), encoding="utf-8")
+    _notebooks(notebooks, found, out / "notebooks")
+    for page, text in reference.pages(names, blocks, found):
+        _write(out / "api" / f"{page}.md", text)
+    _pictures(blocks, found, out / "pictures")
+    _commands(command, out / "commands")
+    _write(out / "gallery.md", gallery(found))
+    return sum(1 for kind in ("*.md", "*.ipynb") for _ in out.rglob(kind))
+
+
+def _write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+
+
+def _rewrite(files: Iterable[Path], old: str, new: str) -> None:
+    for file in files:
+        file.write_text(file.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+
+
+def _notebooks(folder: Path, found: list[cells.Cell], out: Path) -> None:
+    stems = [about.stem for about in NOTEBOOKS.values()]
+    for name, about in NOTEBOOKS.items():
+        content = json.loads((folder / f"{about.stem}.ipynb").read_text(encoding="utf-8"))
+        content = cells.with_labels(name, content, found)
+        content["metadata"].pop("widgets", None)  # their program would come from elsewhere
+        _write(out / f"{about.stem}.ipynb", json.dumps(content))
+    toctree = "\n".join(stems)
+    text = "Each notebook as it ran, with its output. `make lab` opens them, to run and to change."
+    _write(out / "index.md", f"# The course\n\n{text}\n\n```{{toctree}}\n\n{toctree}\n```\n")
+
+
+def _pictures(blocks: list[examples.Block], found: list[cells.Cell], out: Path) -> None:
+    out.mkdir()
+    for block in blocks:
+        if block.picture:
+            file = out / Path(reference.picture_of(block)).name
+            file.write_bytes(base64.b64decode(block.picture))
+    for cell in found:
+        for number, (_, content) in enumerate(cell.pictures):
+            (out / Path(reference.picture_of_cell(cell, number)).name).write_bytes(content)
+
+
+def _commands(command: Any, out: Path) -> None:
+    found = [*commands.pages(command, ("python -m tutorial_dl",))]
+    for words, text in found:
+        _write(out / f"{commands.name_of(words)}.md", text)
+    others = {
+        "numba_kernels": ("python -m numba_kernels bench", _help_of_bench()),
+        "horovod": ("python -m tutorial_dl.horovod", _help_of_horovod()),
+    }
+    for name, (title, text) in others.items():
+        _write(out / f"{name}.md", f"# {title}\n\n```text\n{text}\n```\n")
+    lines = [f"- [`{' '.join(words)}`]({commands.name_of(words)}.md)" for words, _ in found]
+    lines += [f"- [`{title}`]({name}.md)" for name, (title, _) in others.items()]
+    toctree = "\n".join([commands.name_of(found[0][0]), *others])
+    text = (
+        "Every command with all its options. `--config FILE` takes options of `train` from a file: "
+    )
+    text += "[training](../training.md)."
+    page = f"# Commands\n\n{text}\n\n" + "\n".join(lines)
+    _write(out / "index.md", f"{page}\n\n```{{toctree}}\n:hidden:\n\n{toctree}\n```\n")
+
+
+def _help_of_bench() -> str:
+    from numba_kernels import bench
+
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        bench.main(["bench", "--help"])
+    return shown.getvalue().strip()
+
+
+def _help_of_horovod() -> str:
+    from importlib import import_module
+
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        import_module("tutorial_dl.horovod.__main__").main(["--help"])
+    return shown.getvalue().strip()
+
+
+def gallery(found: list[cells.Cell]) -> str:
+    """The figures of all notebooks, each with a link to the cell that draws it."""
+    parts = ["# Gallery", "The figures that the notebooks draw. A figure leads to its cell."]
+    for name, about in NOTEBOOKS.items():
+        shown = [
+            f"[![{cell.heading}]({reference.picture_of_cell(cell, number)})](#{cell.label})\n"
+            f"{docstrings.escaped(cell.heading)}"
+            for cell in found
+            if cell.notebook == name
+            for number in range(len(cell.pictures))
+        ]
+        if shown:
+            title = f"## {about.number}. {about.title}"
+            parts += [title, "::::{container} gallery\n" + "\n\n".join(shown) + "\n::::"]
+    return "\n\n".join(parts) + "\n"
+
+
+def problems(root: Path) -> list[str]:
+    """What the pages in docs/ name that there is not: pages that the home page does not list."""
+    docs = root / "docs"
+    listed = set(re.findall(r"^([\w/]+)$", (docs / "index.md").read_text(), re.MULTILINE))
+    found = [
+        f"docs/{file.name} is in no toctree of docs/index.md"
+        for file in sorted(docs.glob("*.md"))
+        if file.stem not in listed | {"index"}
+    ]
+    for file in sorted(docs.glob("*.md")):
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", file.read_text(encoding="utf-8")):
+            if not (docs / link).exists() and not _made(link):
+                found.append(f"{file.name}: there is no {link}")
+    return found
+
+
+def _made(link: str) -> bool:
+    """Whether the link leads to a page that this module makes."""
+    return link in ("guide.md", "gallery.md") or link.startswith(
+        ("api/", "commands/", "notebooks/index")
+    )
