@@ -62,8 +62,10 @@ soak: install
 sites: install
 	@$(PY) -m pytest tests/sites
 
+# Without these, JupyterLab asks PyPI for its latest version, and you whether it may look for news.
+LAB_OPTIONS := --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --LabApp.news_url=None
 lab: install
-	@$(VENV)/bin/jupyter lab $(shell [ "$$(id -u)" = 0 ] && echo --allow-root) notebooks
+	@$(VENV)/bin/jupyter lab $(LAB_OPTIONS) $(shell [ "$$(id -u)" = 0 ] && echo --allow-root) notebooks
 
 bench: install
 	@$(PY) -m numba_kernels bench all -n 2
