@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import tomllib
 from pathlib import Path
@@ -79,9 +78,3 @@ def test_links_open_a_notebook_that_is_there():
         assert rest.count("/") == (2 if provider == "gh" else 1)
         (place,) = parse_qs(parts.query)["urlpath"]
         assert place.startswith("lab/tree/") and (ROOT / place.removeprefix("lab/tree/")).exists()
-
-
-def test_commands_in_the_page_are_understood():
-    text = (BINDER / "README.md").read_text()
-    found = re.findall(r"`(python -m tutorial_dl [^`]*)`", text)
-    assert found and not [shlex.split(line) for line in found if wrong(line, set())]

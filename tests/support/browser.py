@@ -43,9 +43,17 @@ class Page:
         self._process = subprocess.Popen(
             words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        self._number = 0
+        self._number, self._link = 0, None
 
     def __enter__(self):
+        try:
+            self._connect()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _connect(self) -> None:
         file, deadline = Path(self._folder.name) / "DevToolsActivePort", time.monotonic() + SECONDS
         while not file.exists() or "\n" not in file.read_text():
             assert self._process.poll() is None, "Chromium ended at once"
@@ -57,15 +65,16 @@ class Page:
         self._link = websocket.create_connection(url, timeout=SECONDS, suppress_origin=True)
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
-        return self
 
     def __exit__(self, *_: object) -> None:
         try:
-            self.call("Browser.close")
-            self._process.wait(30)
+            if self._link is not None:
+                self.call("Browser.close")
+                self._process.wait(30)
         except (OSError, websocket.WebSocketException, subprocess.TimeoutExpired):
-            self._process.kill()
-            self._process.wait()
+            pass
+        self._process.kill()
+        self._process.wait()
         self._folder.cleanup()
 
     def call(self, method: str, **parameters) -> dict:
