@@ -62,8 +62,8 @@ soak: install
 sites: install
 	@$(PY) -m pytest tests/sites
 
-# Without these, JupyterLab asks PyPI for its latest version, and you whether it may look for news.
-LAB_OPTIONS := --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --LabApp.news_url=None
+# Without this, JupyterLab asks PyPI for its latest version.
+LAB_OPTIONS := --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
 lab: install
 	@$(VENV)/bin/jupyter lab $(LAB_OPTIONS) $(shell [ "$$(id -u)" = 0 ] && echo --allow-root) notebooks
 

@@ -69,6 +69,10 @@ def test_notebook(session, record, name):
         if number == last:
             took = time.monotonic() - began
     notebook.close()
+    deadline = time.monotonic() + 60
+    while len(limited.pids()) > 1:  # the server alone is left
+        assert time.monotonic() < deadline, limited.pids()
+        time.sleep(0.1)
     small = not limited.out_of_memory()
     peak = f"{limited.peak / 1e9:.2f} GB ({limited.way})"
     record(f"memory of {name}", f"<= {MEMORY / 1e9:g} GB", peak, small and limited.peak <= MEMORY)

@@ -65,6 +65,7 @@ class Page:
         self._link = websocket.create_connection(url, timeout=SECONDS, suppress_origin=True)
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def __exit__(self, *_: object) -> None:
         try:

@@ -30,11 +30,11 @@ class Lab:
 
     def __init__(self, url: str, token: str = TOKEN):
         self.url, self.token = url.rstrip("/"), token
+        self.headers = {"Authorization": f"token {token}"}  # a hub takes none in the address
 
     def ask(self, method: str, path: str, content: object = None):
-        headers = {"Authorization": f"token {self.token}"}
         answer = requests.request(
-            method, self.url + path, json=content, headers=headers, timeout=SECONDS
+            method, self.url + path, json=content, headers=self.headers, timeout=SECONDS
         )
         answer.raise_for_status()
         return answer.json() if answer.content else None
@@ -69,8 +69,8 @@ class Notebook:
         about = {"path": path, "name": Path(path).name, "type": "notebook"}
         made = lab.ask("POST", "/api/sessions", about | {"kernel": {"name": "python3"}})
         self.session, self.kernel = made["id"], made["kernel"]["id"]
-        url = f"{lab.url}/api/kernels/{self.kernel}/channels?token={lab.token}"
-        self.link = websocket.create_connection(url.replace("http", "ws", 1), timeout=SECONDS)
+        url = f"{lab.url}/api/kernels/{self.kernel}/channels".replace("http", "ws", 1)
+        self.link = websocket.create_connection(url, header=lab.headers, timeout=SECONDS)
 
     def run(self, code: str, seen: Callable[[list[dict]], None] = lambda _: None) -> str:
         """Run a cell, and return all text that it has shown; raises CellError.
