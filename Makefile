@@ -1,6 +1,6 @@
 # make run    train on handwritten digits by each strategy, and write report.html
 # make test   all tests, in four processes (JOBS=1: in one)
-# make soak   bounds on times, and repetition; run it alone on a quiet machine
+# make soak   bounds on times, and repetition; run it alone on a quiet machine, with Chromium and network
 # make sites  our clusters on a real Slurm, brought up for the tests; as root, with Slurm installed
 # make lab    JupyterLab with the notebooks
 # make bench  time kernels and training steps on this machine

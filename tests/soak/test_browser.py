@@ -47,10 +47,13 @@ AFTER = "%%px\nprint(f'rank {team.rank} of {team.size} goes on')"
 TRAINS = """\
 %%px
 digits = data.digits()
-trainer = Trainer(models.dense(digits), digits, strategies.Synchronous(team), batch_size=64)
-history = trainer.fit(15)"""
+def trainer():
+    return Trainer(models.dense(digits), digits, strategies.Synchronous(team), batch_size=64)
+trainer().fit(1_000_000)"""
+SHORT = "%%px\nhistory = trainer().fit(5)"
 START, TABLE = "from tutorial_dl import cluster\nc = cluster.start(n=4)", "c"
-CELLS = [START, TEAM, TABLE, HANGS, AFTER, TRAINS, 'c[0]["history"].plot()', "c.stop()"]
+PLOT = 'c[0]["history"].plot()'
+CELLS = [START, TEAM, TABLE, HANGS, AFTER, TRAINS, SHORT, PLOT, "c.stop()"]
 
 
 @pytest.fixture
@@ -165,15 +168,19 @@ def test_stop_button_and_live_views(page, server, record):
     run(page, 4)
     assert "of 4 goes on" in shown(done(page, 4))
 
-    # The curve grows while the ranks train.
+    # The curve grows while the ranks train, which the stop button ends.
     run(page, 5)
-    page.until(f"(c => c.state == 'running' && JSON.stringify(c.outputs).includes('<polyline'))"
-               f"({STATE.strip()}[5])")  # fmt: skip
+    outputs = f"JSON.stringify({STATE.strip()}[5].outputs)"
+    first = page.until(f"(text => text.includes('<polyline') && text)({outputs})")
+    page.until(f"{outputs} != {json.dumps(first)}")
     pictured(page, "trains")
-    assert "epoch 15 of 15" in shown(done(page, 5))
+    page.click(STOP)
+    assert "interrupted: 4 of 4 ranks stopped" in shown(done(page, 5))
     run(page, 6)
-    assert "image/png" in shown(done(page, 6))
-    pictured(page, "trained")
+    assert "epoch 5 of 5" in shown(done(page, 6))
     run(page, 7)
-    done(page, 7)
+    assert "image/png" in shown(done(page, 7))
+    pictured(page, "trained")
+    run(page, 8)
+    assert "stopped 4 engines" in shown(done(page, 8))
     assert not page.elsewhere(), page.elsewhere()
