@@ -1,6 +1,6 @@
 # make run    train on handwritten digits by each strategy, and write report.html
 # make test   all tests, in four processes (JOBS=1: in one)
-# make soak   bounds on times, and repetition; run it alone on a quiet machine
+# make soak   bounds on times, and repetition; run it alone on a quiet machine, with Chromium and network
 # make sites  our clusters on a real Slurm, brought up for the tests; as root, with Slurm installed
 # make lab    JupyterLab with the notebooks
 # make bench  time kernels and training steps on this machine
@@ -63,8 +63,10 @@ soak: install
 sites: install
 	@$(PY) -m pytest tests/sites
 
+# Without this, JupyterLab asks PyPI for its latest version.
+LAB_OPTIONS := --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
 lab: install
-	@$(VENV)/bin/jupyter lab $(shell [ "$$(id -u)" = 0 ] && echo --allow-root) notebooks
+	@$(VENV)/bin/jupyter lab $(LAB_OPTIONS) $(shell [ "$$(id -u)" = 0 ] && echo --allow-root) notebooks
 
 bench: install
 	@$(PY) -m numba_kernels bench all -n 2

@@ -1,22 +1,13 @@
 """The section of README.md for notebooks works when it is pasted, cell by cell."""
 
-import re
-from pathlib import Path
-
 import nbformat
 from nbclient import NotebookClient
+from readme_cells import pasted
 
-ROOT = Path(__file__).parents[2]
-HEAD = "## Train, plot, save, reload, compare"
 CHANGE = 'from pathlib import Path; f = Path("my_file.py")\n' + (
     'f.write_text(f.read_text().replace("width=64", "width=65"))'
 )
 COUNT = "%%px\nprint(my_file.build().count_params())"
-
-
-def pasted() -> list[str]:
-    section = (ROOT / "README.md").read_text().split(HEAD)[1].split("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 
 
 def shown(cell) -> str:

@@ -29,18 +29,18 @@ def stay(pid: int) -> None:
     _standing.update([pid, *(child.pid for child in process.children(recursive=True))])
 
 
-def candidates(mark: str) -> list[int]:
+def candidates(mark: str, variable: str = VARIABLE) -> list[int]:
     """Pids of processes that may have `mark`; where /proc can be read, only those that have it.
 
     Each test does this twice, and asking psutil about each process took six times as long.
     """
     if not Path("/proc/self/environ").exists():
         return psutil.pids()
-    variable, found = f"{VARIABLE}={mark}".encode(), []
+    setting, found = f"{variable}={mark}".encode(), []
     for name in filter(str.isdigit, os.listdir("/proc")):
         # OSError: the process has ended, or belongs to another user.
         with suppress(OSError), open(f"/proc/{name}/environ", "rb", buffering=0) as file:
-            if variable in file.read():
+            if setting in file.read():
                 found.append(int(name))
     return found
 
