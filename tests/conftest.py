@@ -33,6 +33,7 @@ with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
     import scipy.linalg  # noqa: F401
 
 import leftovers
+import preloaded
 from clusters import (  # noqa: F401  (fixtures)
     _kept_clusters,
     own_cluster,
@@ -146,6 +147,7 @@ def _marked(mark):
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(STARTUP)):
         yield
     problems = WORLDS.end()
+    preloaded.end()
     del os.environ[leftovers.VARIABLE]
     assert not problems, "\n".join(problems)
 

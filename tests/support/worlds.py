@@ -11,9 +11,9 @@ sleeps in a read of its socket (rank_server.py). The whole world is ended when
 
     WORLDS.call(3, file, "each_rank", [100], timeout=60) -> what the ranks printed
 
-Importing TensorFlow takes 5 to 10 s of processor time. So calls that use Keras say so
-(`keras=True`) and have their own worlds, which serve all files. The ranks of such a world are
-forked from a process that has imported it (launch/fork_server.py).
+Importing TensorFlow takes 3 to 10 s of processor time. So calls that use Keras say so
+(`keras=True`) and have their own worlds, which serve all files. The ranks of all worlds are forked
+from processes that have imported what they need (preloaded.py).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import preloaded
 from rank_server import RECOVER
-from remains import TENSORFLOWS
 
 from numba_kernels import launch
 from numba_kernels.launch import guard
@@ -49,7 +49,6 @@ GRACE = 10.0  # for other ranks to learn of one that failed
 # Ranks of several workers share the cores, so those that wait in calls of MPICH sleep.
 ASLEEP = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
 AT_CALL = {"NUMBA_KERNELS_WINDOW", "NUMBA_KERNELS_NODE"}  # read whenever a team is made
-OF_THE_TEST = {"PYTEST_CURRENT_TEST"}  # differs from test to test, and no rank reads it
 
 
 class CallFailed(AssertionError):
@@ -89,17 +88,24 @@ class World:
             raise
         finally:
             listener.close()
-        self.processes = {self.process.pid, *guard.descendants(self.process.pid)}
+        ranks = set(self.pids.values())
+        self.processes = {self.process.pid, *guard.descendants(self.process.pid), *ranks}
+        if self.server is not None:
+            self.server.note(ranks)
 
     def _command(self, environment: dict[str, str]) -> list[str]:
-        """What starts the ranks; those that use Keras are forked, with Keras loaded."""
+        """What starts the ranks; they are forked where possible."""
         path = [str(HERE), *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(path)
         folder = str(self.folder)
         rank = [sys.executable, "-m", SERVER, folder]
-        if self.keras and can_fork(environment):
+        loaded = "keras_loaded" if self.keras else "ranks_loaded"
+        self.server = preloaded.server(loaded, environment)
+        if self.server is not None:
+            return launch.mpiexec_command(self.ranks, as_fork(self.server.folder, rank))
+        if self.keras and can_fork(environment):  # in an environment of the test's own
             mpiexec = launch.mpiexec_command(self.ranks, as_fork(folder, rank))
-            return with_fork_server("keras_loaded", folder, mpiexec)
+            return with_fork_server(loaded, folder, mpiexec)
         return launch.mpiexec_command(self.ranks, rank)
 
     def _meet(self, listener: socket.socket) -> None:
@@ -225,8 +231,7 @@ class World:
 
 def surroundings() -> tuple:
     """What a new process would inherit from this one: folder and environment."""
-    without = (*OF_THE_TEST, *TENSORFLOWS)  # TensorFlow sets those when it is imported
-    return os.getcwd(), {k: v for k, v in os.environ.items() if not k.startswith(without)}
+    return os.getcwd(), preloaded.variables()
 
 
 class Worlds:
@@ -262,7 +267,8 @@ class Worlds:
 
     def pids(self) -> set[int]:
         """Processes that may stay when a test ends."""
-        return set().union(*(world.processes for world in self.kept.values()))
+        kept = (world.processes for world in self.kept.values())
+        return preloaded.pids().union(*kept)
 
     def end(self) -> list[str]:
         """End all worlds; returns what went wrong with worlds that ended outside of their tests."""
