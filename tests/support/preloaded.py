@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from numba_kernels.launch import guard
 from numba_kernels.launch.ranks import can_fork, fork_folder, with_fork_server
 
 HERE = Path(__file__).parent
+# Ranks of several workers share the cores, so those that wait in calls of MPICH sleep.
+ASLEEP = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
 END_SECONDS = 100.0  # only ends what hangs
 OF_THE_TEST = ("PYTEST_CURRENT_TEST",)  # differs from test to test, and no rank reads it
 WITHOUT = (*OF_THE_TEST, *TENSORFLOWS)  # TensorFlow sets those when it is imported
@@ -35,12 +38,18 @@ def variables(environment=os.environ) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(WITHOUT)}
 
 
+def environment_of(ranks: int) -> dict[str, str]:
+    """The environment of `ranks` ranks, which find this folder's modules, and of their mpiexec."""
+    environment = launch.rank_environment(ranks, ASLEEP)
+    path = [str(HERE), *filter(None, [environment.get("PYTHONPATH")])]
+    return environment | {"PYTHONPATH": os.pathsep.join(path)}
+
+
 class Preloaded:
     """A fork server that has imported `module`; it ends with this process at the latest."""
 
     def __init__(self, module: str, folder: str, environment: dict[str, str]):
         self.folder, self.environment = folder, variables(environment)
-        self.known: set[int] = set()
         # The server ends when `cat` does, at the end of its input.
         self.process = subprocess.Popen(
             launch.guarded(with_fork_server(module, folder, ["cat"]), os.getpid(), remove=folder),
@@ -49,14 +58,14 @@ class Preloaded:
             env=environment,
             start_new_session=True,
         )
+        found: list[int] = []
+        while len(found) < 2 and self.works():  # the server and `cat`: no rank is there yet
+            time.sleep(0.01)
+            found = guard.descendants(self.process.pid)
+        self.processes = {self.process.pid, *found}
 
     def works(self) -> bool:
         return self.process.poll() is None
-
-    def note(self, ranks: set[int]) -> None:
-        """Remember the server's own processes, now that it has forked `ranks`."""
-        if not self.known:
-            self.known = {self.process.pid, *guard.descendants(self.process.pid)} - ranks
 
     def end(self) -> None:
         self.process.stdin.close()
@@ -89,7 +98,7 @@ def server(module: str, environment: dict[str, str]) -> Preloaded | None:
 
 def pids() -> set[int]:
     """Processes that may stay when a test ends."""
-    return set().union(*(each.known for each in _servers.values()))
+    return set().union(*(each.processes for each in _servers.values()))
 
 
 def end() -> None:

@@ -37,8 +37,7 @@ from numba_kernels import launch
 from numba_kernels.launch import guard
 from numba_kernels.launch.ranks import as_fork, can_fork, with_fork_server
 
-HERE = Path(__file__).parent
-SERVER = "rank_server"  # a module there
+SERVER = "rank_server"  # a module of this folder
 CALLS = 60  # per world: every team that is dropped costs it two communicators
 # In all worlds of a process; a rank takes about 100 MB, and pytest-xdist has several workers.
 RANKS = 16
@@ -46,8 +45,6 @@ RANKS = 16
 START_SECONDS = 300.0
 END_SECONDS = 100.0
 GRACE = 10.0  # for other ranks to learn of one that failed
-# Ranks of several workers share the cores, so those that wait in calls of MPICH sleep.
-ASLEEP = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
 AT_CALL = {"NUMBA_KERNELS_WINDOW", "NUMBA_KERNELS_NODE"}  # read whenever a team is made
 
 
@@ -68,7 +65,7 @@ class World:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.folder / "orders"))
         listener.listen(ranks)
-        environment = launch.rank_environment(ranks, ASLEEP)
+        environment = preloaded.environment_of(ranks)
         command = self._command(environment)
         # These files stay open, so that they can be read after the world and its folder have gone.
         names = ["mpiexec", *(f"{r}.{which}" for r in range(ranks) for which in ("out", "err"))]
@@ -88,21 +85,17 @@ class World:
             raise
         finally:
             listener.close()
-        ranks = set(self.pids.values())
-        self.processes = {self.process.pid, *guard.descendants(self.process.pid), *ranks}
-        if self.server is not None:
-            self.server.note(ranks)
+        below = guard.descendants(self.process.pid)
+        self.processes = {self.process.pid, *below, *self.pids.values()}
 
     def _command(self, environment: dict[str, str]) -> list[str]:
         """What starts the ranks; they are forked where possible."""
-        path = [str(HERE), *filter(None, [environment.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(path)
         folder = str(self.folder)
         rank = [sys.executable, "-m", SERVER, folder]
         loaded = "keras_loaded" if self.keras else "ranks_loaded"
-        self.server = preloaded.server(loaded, environment)
-        if self.server is not None:
-            return launch.mpiexec_command(self.ranks, as_fork(self.server.folder, rank))
+        server = preloaded.server(loaded, environment)
+        if server is not None:
+            return launch.mpiexec_command(self.ranks, as_fork(server.folder, rank))
         if self.keras and can_fork(environment):  # in an environment of the test's own
             mpiexec = launch.mpiexec_command(self.ranks, as_fork(folder, rank))
             return with_fork_server(loaded, folder, mpiexec)
