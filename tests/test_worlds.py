@@ -317,6 +317,7 @@ def has_keras():
     assert "tutorial_dl" in dict.fromkeys(name.split(".")[0] for name in remains.loaded)
 
 
+@pytest.mark.xdist_group("keras")  # another worker would keep TensorFlow, too
 def test_a_world_for_keras_serves_all_files(worlds, tmp_path):
     """Its ranks are forked with Keras loaded; changes of our modules are noticed all the same."""
     ask(worlds, has_keras, ranks=1, keras=True)
