@@ -17,13 +17,11 @@ import inspect
 import platform
 import re
 import textwrap
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
-from unittest import mock
 
 import numba
-from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.cpu import CPUContext, CPUTargetOptions
 from numba.core.debuginfo import DIBuilder, DummyDIBuilder
 from numba.core.dispatcher import Dispatcher
@@ -150,12 +148,11 @@ class Instruction(NamedTuple):
 
 
 @contextmanager
-def to_assembler(lines: bool = True):
-    """Compile, as far as to assembler: nothing is kept on disk, and nothing can be called.
+def with_lines():
+    """Compile with the source line of each instruction, and keep nothing on disk.
 
-    lines: with the source line of each instruction. This is Numba's debug option without its
-    checks of bounds and its variables in memory. Numba's own functions get the line from which
-    they are called.
+    This is Numba's debug option without its checks of bounds and its variables in memory. Numba's
+    own functions get the line from which they are called.
     """
     finalize = CPUTargetOptions.finalize
 
@@ -169,22 +166,15 @@ def to_assembler(lines: bool = True):
         builder = DIBuilder if ours else DummyDIBuilder
         return builder(module, filepath, cgctx, directives_only)
 
-    with ExitStack() as patches:
-
-        def replace(owner, name, by):
-            patches.enter_context(mock.patch.object(owner, name, by))
-
-        if lines:
-            replace(CPUTargetOptions, "finalize", lines_only)
-            replace(CPUContext, "DIBuilder", staticmethod(of_kernels))
-        for name in ("load_overload", "save_overload"):
-            replace(KernelCache, name, lambda *_: None)
-        # Numba would make machine code of each kernel, beside the assembler that we ask for.
-        for name in ("_add_module", "set_env"):
-            replace(JITCPUCodegen, name, lambda *_: None)
-        replace(JITCodeLibrary, "_finalize_specific", lambda *_: None)
-        replace(JITCodeLibrary, "get_pointer_to_function", lambda *_: 0)
+    builder = CPUContext.DIBuilder
+    load, save = KernelCache.load_overload, KernelCache.save_overload
+    CPUTargetOptions.finalize, CPUContext.DIBuilder = lines_only, staticmethod(of_kernels)
+    KernelCache.load_overload = KernelCache.save_overload = lambda *_: None
+    try:
         yield
+    finally:
+        CPUTargetOptions.finalize, CPUContext.DIBuilder = finalize, builder
+        KernelCache.load_overload, KernelCache.save_overload = load, save
 
 
 def assembler(entry: Dispatcher, arguments: tuple) -> str:
@@ -194,7 +184,7 @@ def assembler(entry: Dispatcher, arguments: tuple) -> str:
 
 
 def located(text: str) -> list[list[Instruction]]:
-    """The innermost loops of assembler `text` with lines, and all calls."""
+    """The innermost loops of assembler `text` compiled `with_lines`, and all calls."""
     files, at, lines = {}, "", []
     for line in text.splitlines():
         code = line.strip()

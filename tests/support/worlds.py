@@ -201,12 +201,15 @@ class World:
         self._close()
 
     def kill(self) -> None:
-        """End all processes of the world, by force."""
+        """End all processes of the world, by force, with what its ranks have started."""
+        started = [each for pid in self.pids.values() for each in guard.descendants(pid)]
         for _ in range(2):  # at the second signal the guard kills what is left
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.5)
         self.process.wait(END_SECONDS)
+        for each in started:  # the guard has not seen those of ranks that were forked elsewhere
+            guard.send(each, signal.SIGKILL)
         self._close()
 
     def _close(self) -> None:

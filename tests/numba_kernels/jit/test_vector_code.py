@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import sys
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 
@@ -272,7 +273,7 @@ def loops_without_vectors(dtypes):
 
     problems, seen, hot = [], 0, names(HOT)
     mine = dtypes[MPI.COMM_WORLD.rank :: MPI.COMM_WORLD.size]
-    with vector_code.to_assembler():
+    with vector_code.with_lines():
         for dtype, entry, arguments in ((of, *e) for of in mine for e in entries(of)):
             code = vector_code.located(vector_code.assembler(entry, arguments))
             for name, kernel in vector_code.reached(entry).items():
@@ -355,7 +356,7 @@ def caller(x, y, factor):
 def what_is_missing():
     """{kernel: arithmetic that each of its loops lacks}, also for two kernels in one caller."""
     both, found = {"add", "multiply"}, {}
-    with vector_code.to_assembler():
+    with vector_code.with_lines():
         for entry in (caller, good, chain, of_a_number, from_the_middle, one_of_two):
             code = vector_code.located(
                 vector_code.assembler(entry, (np.ones(8, "f4"), np.ones(8, "f4"), np.float32(2)))
@@ -384,11 +385,15 @@ def instructions(lines):
     from numba_kernels.allreduce import shared_memory
 
     ((entry, arguments),) = (e for e in entries("float32") if e[0] is shared_memory.allreduce)
-    with vector_code.to_assembler(lines):
+    with vector_code.with_lines() if lines else nullcontext():
         text = vector_code.assembler(entry, arguments)
+    assert not sum(entry.stats.cache_hits.values()), "compiled here and now"
     print(*(line.split()[0] for line in text.splitlines() if re.match(r"\s+[a-z]", line)))
 
 
-def test_lines_change_no_code(on_ranks):
-    plain, with_lines = (on_ranks(1, instructions, lines, fresh=True) for lines in (False, True))
+def test_lines_change_no_code(on_ranks, tmp_path):
+    plain, with_lines = (
+        on_ranks(1, instructions, lines, env={"NUMBA_CACHE_DIR": str(tmp_path / str(lines))})
+        for lines in (False, True)
+    )
     assert plain == with_lines and len(plain.split()) > 1000
