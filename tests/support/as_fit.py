@@ -1,7 +1,11 @@
 """Whether a Trainer does with a Keras model what `fit` does, batch for batch."""
 
+import time
+
 import numpy as np
 import pytest
+
+TAG = 17  # of its messages
 
 
 def as_fit(make, train, kept, team, batch_size=16, epochs=2, near=2e-6):
@@ -37,13 +41,18 @@ def of_rank_0(model, train, alone=False):
     """
     from mpi4py import MPI
 
-    comm, found = MPI.COMM_SELF if alone else MPI.COMM_WORLD, None
+    comm = MPI.COMM_SELF if alone else MPI.COMM_WORLD
     model.run_eagerly = True  # a graph takes longer to make than a few steps
     if comm.rank == 0:
         found = train(), model.get_weights()
-    found, weights = comm.bcast(found)
-    model.set_weights(weights)
-    return found
+        for rank in range(1, comm.size):
+            comm.send(found, rank, TAG)
+    else:
+        while not comm.Iprobe(0, TAG):  # a receive would keep a processor busy meanwhile
+            time.sleep(0.005)
+        found = comm.recv(source=0, tag=TAG)
+    model.set_weights(found[1])
+    return found[0]
 
 
 def as_keras_has_it(x):

@@ -196,7 +196,9 @@ class KerasStage(Stage):
         self._heeds_training = any(map(heeds_training, nodes))
         self._steps = 0
         self._graphs: dict[bool, Any] = {}  # by whether it trains
-        self._loss_graph = tf.function(self._loss_and_gradient, reduce_retracing=True)
+        self._loss_graph = tf.function(
+            self._loss_and_gradient, reduce_retracing=True, autograph=False
+        )
 
     def hold(self, parameters, gradient):
         self.held = parameters, gradient
@@ -220,7 +222,9 @@ class KerasStage(Stage):
 
             specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
             # TensorFlow warns of many traces of one function if they are made by calls.
-            made = self._graphs[training] = tf.function(stage).get_concrete_function(specs)
+            made = self._graphs[training] = tf.function(
+                stage, autograph=False
+            ).get_concrete_function(specs)
             # (Weights of frozen layers are in no vector, and so are always there.)
             others = {id(v.value) for v in self.model.trainable_weights}
             others -= {id(w) for w in self._weights}

@@ -70,8 +70,8 @@ class KerasSide(KerasVariables, Side):
                 "LayerNormalization, or SpectralDense and SpectralConv2D of "
                 "tutorial_dl.replica.keras_spectral"
             )
-        self._gradient_graph = tf.function(self._gradients, reduce_retracing=True)
-        self._loss_graph = tf.function(self._named, reduce_retracing=True)
+        self._gradient_graph = tf.function(self._gradients, reduce_retracing=True, autograph=False)
+        self._loss_graph = tf.function(self._named, reduce_retracing=True, autograph=False)
 
     def _gradients(self, *arrays: Any) -> list:
         with tf.GradientTape() as tape:
@@ -200,7 +200,7 @@ class KerasGan(Game):
 
     def _generate(self, noise: Any, y: Any) -> Any:
         if not hasattr(self, "_graph"):
-            self._graph = tf.function(self.make, reduce_retracing=True)
+            self._graph = tf.function(self.make, reduce_retracing=True, autograph=False)
         return self._graph(noise, y)
 
     # Losses, means over samples, by name

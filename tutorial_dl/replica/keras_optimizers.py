@@ -203,7 +203,7 @@ class KerasState(State):
         slots = aligned(-(-joined.size // n) * n, np.dtype(dtype))
         slots[: joined.size] = joined
         super().__init__(0, slots.reshape(-1, n), np.array([[0, n, 0]]), 0)
-        self._graph = tf.function(self._step)
+        self._graph = tf.function(self._step, autograph=False)
 
     def apply(self, rate: float, parameters: np.ndarray, gradient: np.ndarray) -> None:
         """One update of `parameters` in place."""

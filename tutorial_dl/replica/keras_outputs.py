@@ -24,8 +24,12 @@ class KerasOutputs(KerasXla):
 
     def __init__(self, model: keras.Model) -> None:
         super().__init__(model)
-        self._graph_of_loss = tf.function(self._loss_by_outputs, reduce_retracing=True)
-        self._graph_of_test = tf.function(self._tested_outputs, reduce_retracing=True)
+        self._graph_of_loss = tf.function(
+            self._loss_by_outputs, reduce_retracing=True, autograph=False
+        )
+        self._graph_of_test = tf.function(
+            self._tested_outputs, reduce_retracing=True, autograph=False
+        )
 
     @property
     def has_numbers_of_its_own(self) -> bool:

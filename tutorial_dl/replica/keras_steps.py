@@ -155,7 +155,10 @@ class KerasSteps(KerasVariables):
             )
             scale = tf.TensorSpec((), self.dtype)
             with self._tracing(step if xla else None):
-                function = tf.function(step).get_concrete_function(*specs, scale)
+                # Keras does not translate Python's branches and loops (AutoGraph) either. To
+                # translate ours would take a second of processor time on every rank.
+                made = tf.function(step, autograph=False)
+                function = made.get_concrete_function(*specs, scale)
             types = [output.dtype for output in function.outputs]
             self._functions[key] = function, list(function.captured_inputs), types
         return self._functions[key]
@@ -178,7 +181,9 @@ class KerasSteps(KerasVariables):
             self._traces_for_xla = False
 
     def _by(self, function: Callable) -> Callable:
-        return tf.function(function, jit_compile=True) if self._traces_for_xla else function
+        if not self._traces_for_xla:
+            return function
+        return tf.function(function, jit_compile=True, autograph=False)
 
     @property
     def computes_in_float16(self) -> bool:
