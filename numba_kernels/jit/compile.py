@@ -27,8 +27,10 @@ def compiled(function=None, /, *, cache=True, **options):
     if function is None:
         return lambda f: compiled(f, cache=cache, **options)
     kernel = numba.njit(**(OPTIONS | options))(function)
+    if numba.config.DISABLE_JIT:
+        return kernel
     kernel.get_call_template = _for_any_integer(kernel)
-    if cache and not numba.config.DISABLE_JIT:
+    if cache:
         kernel._cache = KernelCache(function)
         kernel.compile = kernel._cache.in_turn(kernel)
     return kernel
