@@ -59,9 +59,9 @@ STARTUP += filter(None, [os.environ.get("PYTHONPATH")])
 # The groups of tests that take longest; most groups are files. They start first, so that no worker
 # of pytest-xdist begins one of them when the others have nothing left to do.
 LONGEST = """
-keras notebooks more_notebooks horovod parameter_server cells worker_faults vector_code
-tune_command cell_faults cluster_list batch_jobs recovery cluster lost_engines train_faults compile
-cli allreduce doctor bench master_checkpoints compression
+keras notebooks more_notebooks cli parameter_server worker_faults vector_code compile cluster_list
+allreduce batch_jobs cells train_faults cluster bench tune_command horovod lost_engines doctor
+compression failures elastic recovery cell_faults resumed_runs gan master_checkpoints
 """
 
 
