@@ -205,8 +205,12 @@ OF_SEARCH = [
               "How sets are chosen: random, grid, tpe, bayesian, evolutionary or cmaes."),
     of_search("trials", int, 20, "Sets of values to try.", min=1),
     of_search("groups", int, 1, "Sets of values to train at once.", min=1),
+    of_search("sizes", str | None, None,
+              "Ranks per training of each group, if they differ, as 4,1,1.", metavar="N,N,..."),
     of_search("folds", int, 1, "Folds of cross-validation; 1: the data's own validation part.",
               min=1),
+    of_search("suggesters", int, 0,
+              "Ranks that choose the sets; 0: the coordinator chooses.", min=0),
     of_search("merit", str, "val_loss",
               "Figure of merit: a column of the history, or module:function of the trainer."),
     of_search("maximise", bool | None, None,
@@ -245,12 +249,14 @@ def tune(file: Path | None = None, **given) -> None:
             raise ValueError("--resume needs --study FILE")
         asked = given.pop("ranks")
         base = config.RunConfig.of(**given)
-        same = ("sampler", "trials", "groups", "folds", "merit", "maximise", "pruner", "deadline")
+        other = ("space", "study", "report", "best_to", "sizes")
+        same = [one.name for one in OF_SEARCH if one.name not in other]
         search = Search(
             Space.read(own["space"]), base, **{name: own[name] for name in same},
             file=own["study"] and Path(own["study"]), resume=resume,
+            sizes=job.sizes_in(own["sizes"]),
         )  # fmt: skip
-        need, _ = job.check(search, asked, files)
+        need = job.check(search, asked, files)
         if launch.under_mpi():
             raise typer.Exit(job.run_rank(search, files))
         words = base.words()[1:]

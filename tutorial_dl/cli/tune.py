@@ -16,22 +16,33 @@ from .train import check as check_training
 from .train import leave, preload, tell, who_failed
 
 
-def check(search: Search, asked: int | None, files: dict[str, str | None]) -> tuple[int, int]:
-    """Check everything that can be checked; returns the ranks in all, and per training.
+def check(search: Search, asked: int | None, files: dict[str, str | None]) -> int:
+    """Check everything that can be checked; returns the ranks in all.
 
     `asked` is the number of ranks asked for.
     """
     launch.check_ranks(2 if asked is None else asked)
     here = launched() if launch.under_mpi() else asked
-    each = search.ranks_each(here)
+    alone = 1 + search.suggesters
+    sizes = search.sizes_of(None if here is None else here - alone)
     check_training(search.base)
-    search.check(each)
+    search.check(sizes)
     for file in files.values():
         if file not in (None, "-"):
             check_writable(Path(file))
     if search.file is not None:
         check_writable(search.file)
-    return 1 + search.cells * each, each
+    return alone + sum(sizes)
+
+
+def sizes_in(text: str | None) -> tuple[int, ...] | None:
+    """The numbers in "4,1,1"."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(one) for one in text.split(","))
+    except ValueError:
+        raise ValueError(f"--sizes takes whole numbers, as 4,1,1; got {text!r}") from None
 
 
 def launched() -> int:
@@ -65,7 +76,7 @@ def run_rank(search: Search, files: dict[str, str | None]) -> int:
     try:
         found = run(search, team, say)
         if found is not None:
-            status = finish(search, *found, files, search.ranks_each(team.size))
+            status = finish(search, *found, files, team.size)
     except KeyboardInterrupt:
         status = 130
     except Refused as error:  # by all cells, which leave by themselves
@@ -85,7 +96,7 @@ def say(text: str, row: dict | None) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def finish(search: Search, study, outcome, files: dict[str, str | None], each: int) -> int:
+def finish(search: Search, study, outcome, files: dict[str, str | None], ranks: int) -> int:
     """Write what was asked for, and print the outcome."""
     from ..tuning.report import summary, write
 
@@ -102,7 +113,9 @@ def finish(search: Search, study, outcome, files: dict[str, str | None], each: i
         "sampler": search.sampler,
         "groups": search.groups,
         "folds": search.folds,
-        "ranks": 1 + search.cells * each,
+        "suggesters": search.suggesters,
+        "sizes": search.sizes_of(ranks - 1 - search.suggesters),
+        "ranks": ranks,
         "trials": study.rows(),
         "seconds": outcome.seconds,
         "utilisation": outcome.utilisation,
@@ -116,9 +129,9 @@ def finish(search: Search, study, outcome, files: dict[str, str | None], each: i
         if files["json"]:
             replace(Path(files["json"]), json.dumps(result, indent=1) + "\n")
     if files["best_to"] and best is not None:
-        ranks = {"ranks": each} if each > 1 else {}
+        each = best.user_attrs.get("ranks", result["sizes"][0])
         config = config_of(search.base, best.params)
-        config = RunConfig.of(**config.values() | ranks)
+        config = RunConfig.of(**config.values() | ({"ranks": each} if each > 1 else {}))
         replace(Path(files["best_to"]), config.toml())
     if files["report"]:
         write(Path(files["report"]), study, outcome, f"Search by {search.sampler}: {search.merit}")

@@ -37,7 +37,7 @@ from tutorial_dl.replica.keras_own_step import has_own_step
 from tutorial_dl.replica.keras_saving import trained_by
 from tutorial_dl.replica.keras_steps import keras, tf
 from tutorial_dl.replica.keras_tensorflow import KerasReplica
-from tutorial_dl.replica.keras_variables import check_address
+from tutorial_dl.replica.keras_variables import as_graph, check_address
 from tutorial_dl.replica.layers import At
 from tutorial_dl.tensorflow_chatter import quiet
 
@@ -196,9 +196,7 @@ class KerasStage(Stage):
         self._heeds_training = any(map(heeds_training, nodes))
         self._steps = 0
         self._graphs: dict[bool, Any] = {}  # by whether it trains
-        self._loss_graph = tf.function(
-            self._loss_and_gradient, reduce_retracing=True, autograph=False
-        )
+        self._loss_graph = as_graph(self._loss_and_gradient, reduce_retracing=True)
 
     def hold(self, parameters, gradient):
         self.held = parameters, gradient
@@ -222,9 +220,7 @@ class KerasStage(Stage):
 
             specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
             # TensorFlow warns of many traces of one function if they are made by calls.
-            made = self._graphs[training] = tf.function(
-                stage, autograph=False
-            ).get_concrete_function(specs)
+            made = self._graphs[training] = as_graph(stage).get_concrete_function(specs)
             # (Weights of frozen layers are in no vector, and so are always there.)
             others = {id(v.value) for v in self.model.trainable_weights}
             others -= {id(w) for w in self._weights}

@@ -20,7 +20,7 @@ import numpy as np
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.gan import Game, Round, Rules, Side
 from tutorial_dl.replica.joining import join
-from tutorial_dl.replica.keras_variables import KerasVariables, address_of, keras, tf
+from tutorial_dl.replica.keras_variables import KerasVariables, address_of, as_graph, keras, tf
 
 ops = keras.ops
 
@@ -70,8 +70,8 @@ class KerasSide(KerasVariables, Side):
                 "LayerNormalization, or SpectralDense and SpectralConv2D of "
                 "tutorial_dl.replica.keras_spectral"
             )
-        self._gradient_graph = tf.function(self._gradients, reduce_retracing=True, autograph=False)
-        self._loss_graph = tf.function(self._named, reduce_retracing=True, autograph=False)
+        self._gradient_graph = as_graph(self._gradients, reduce_retracing=True)
+        self._loss_graph = as_graph(self._named, reduce_retracing=True)
 
     def _gradients(self, *arrays: Any) -> list:
         with tf.GradientTape() as tape:
@@ -200,7 +200,7 @@ class KerasGan(Game):
 
     def _generate(self, noise: Any, y: Any) -> Any:
         if not hasattr(self, "_graph"):
-            self._graph = tf.function(self.make, reduce_retracing=True, autograph=False)
+            self._graph = as_graph(self.make, reduce_retracing=True)
         return self._graph(noise, y)
 
     # Losses, means over samples, by name

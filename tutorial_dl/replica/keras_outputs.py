@@ -15,7 +15,7 @@ from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.keras_metrics import as_fit, is_empty
 from tutorial_dl.replica.keras_misfits import wrong_label
 from tutorial_dl.replica.keras_steps import NO_NUMBERS
-from tutorial_dl.replica.keras_variables import keras, tf
+from tutorial_dl.replica.keras_variables import as_graph, keras, tf
 from tutorial_dl.replica.keras_xla import KerasXla
 
 
@@ -24,12 +24,8 @@ class KerasOutputs(KerasXla):
 
     def __init__(self, model: keras.Model) -> None:
         super().__init__(model)
-        self._graph_of_loss = tf.function(
-            self._loss_by_outputs, reduce_retracing=True, autograph=False
-        )
-        self._graph_of_test = tf.function(
-            self._tested_outputs, reduce_retracing=True, autograph=False
-        )
+        self._graph_of_loss = as_graph(self._loss_by_outputs, reduce_retracing=True)
+        self._graph_of_test = as_graph(self._tested_outputs, reduce_retracing=True)
 
     @property
     def has_numbers_of_its_own(self) -> bool:

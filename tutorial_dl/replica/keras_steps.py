@@ -18,7 +18,7 @@ from tutorial_dl.replica.keras_losses import losses_by, masked, may_mask, over_r
 from tutorial_dl.replica.keras_metrics import KerasMetrics, as_fit, packed, unchanged
 from tutorial_dl.replica.keras_misfits import misfit, wrong_label
 from tutorial_dl.replica.keras_training_metrics import TrainingMetrics
-from tutorial_dl.replica.keras_variables import KerasVariables, keras, tf
+from tutorial_dl.replica.keras_variables import KerasVariables, as_graph, keras, tf
 from tutorial_dl.tensorflow_chatter import chatter_hidden
 
 NO_NUMBERS = np.zeros(0)
@@ -155,10 +155,7 @@ class KerasSteps(KerasVariables):
             )
             scale = tf.TensorSpec((), self.dtype)
             with self._tracing(step if xla else None):
-                # Keras does not translate Python's branches and loops (AutoGraph) either. To
-                # translate ours would take a second of processor time on every rank.
-                made = tf.function(step, autograph=False)
-                function = made.get_concrete_function(*specs, scale)
+                function = as_graph(step).get_concrete_function(*specs, scale)
             types = [output.dtype for output in function.outputs]
             self._functions[key] = function, list(function.captured_inputs), types
         return self._functions[key]
@@ -181,9 +178,7 @@ class KerasSteps(KerasVariables):
             self._traces_for_xla = False
 
     def _by(self, function: Callable) -> Callable:
-        if not self._traces_for_xla:
-            return function
-        return tf.function(function, jit_compile=True, autograph=False)
+        return as_graph(function, jit_compile=True) if self._traces_for_xla else function
 
     @property
     def computes_in_float16(self) -> bool:

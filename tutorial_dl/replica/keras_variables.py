@@ -10,6 +10,7 @@ This works in one direction only. A variable that TensorFlow assigns (`model.fit
 an error if that has happened, instead of training a model that no longer learns.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ with quiet():
     import tensorflow as tf
 
 CACHE_LINE = 64  # bytes; TensorFlow only shares memory that starts at a multiple of this
+
+
+def as_graph(function: Callable, **options: Any) -> Callable:
+    """`tf.function` as `Model.fit` uses it: without AutoGraph, which would translate each Python
+    function that is called, in time and in files that a killed process leaves in /tmp."""
+    return tf.function(function, autograph=False, **options)
 
 
 class KerasVariables(Replica):

@@ -12,6 +12,9 @@
 What is called noise may be ripples that are too narrow for a few trials to resolve. Then the place
 where the mean is lowest would be tried again and again, each time with the same value. So sets keep
 a distance that grows with the noise.
+
+Samplers that propose at the same moment choose different tops: each passes over as many as there
+are others.
 """
 
 from __future__ import annotations
@@ -91,9 +94,12 @@ class Bayesian(Proposing):
         climbed.sort(key=lambda one: -one[0])
         while True:
             apart, pending = max(APART, noisy), max(APART_PENDING, noisy)
+            taken = seen.pending
             for row in (*(row for _, row in climbed), *rows[order]):
-                if _is_apart(row, seen.rows, apart) and _is_apart(row, seen.pending, pending):
-                    return self.space.decode(row)
+                if _is_apart(row, seen.rows, apart) and _is_apart(row, taken, pending):
+                    if len(taken) - len(seen.pending) == self.others:
+                        return self.space.decode(row)
+                    taken = np.vstack([taken, row])  # another sampler will choose that one
             if noisy <= APART:
                 return self.space.random(self.random)
             noisy /= 2

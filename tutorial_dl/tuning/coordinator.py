@@ -1,21 +1,25 @@
 """`Coordinator`: hands trials to whoever is free, and never waits for one of them.
 
     coordinator  rank 0: asks the sampler, keeps the study
+    suggester    a rank that asks the sampler in its place; there may be some (suggesting.py)
     cell         the ranks that train one set of values on one fold; there are groups x folds of
-                 them, all of one size
+                 them, of one size or of several
 
 A free cell gets the next fold of a trial that has begun, or else the first fold of a new trial. So
 the folds of a trial train at once while there are cells for all, and after each other if cells were
 lost. A trial ends with its last fold, with the first fold that fails, or when it is pruned, which
 the mean over its folds decides; cells that still train it are then told to stop.
 
-The coordinator knows cells by number, and reaches them by a *port*: `mpi_port.py` for ranks,
-`simulation.py` for a simulated clock.
+With cells of several sizes, there is a set in store for each size. A small cell takes the set that
+is the least work, and a large one the set that is the most, as far as that is known (costs.py).
+
+The coordinator knows cells by number, suggesters by the numbers after those, and reaches them by a
+*port*: `mpi_port.py` for ranks, `simulation.py` for a simulated clock.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -23,10 +27,13 @@ from typing import Any
 
 import numpy as np
 
+from .costs import Costs
 from .study import Study
+from .suggesting import PATIENCE, Suggesting
 
 GRACE = 30.0  # seconds after a deadline, within which a cell must answer or is lost
 START = 600.0  # seconds within which the first cell must be ready
+OVERLOOKED = 3  # times that a set may wait in store while another one is taken
 WAIT = 0.2  # seconds between two looks at what has been lost
 
 
@@ -67,6 +74,7 @@ class Task:
     began: float
     results: dict[int, float] = field(default_factory=dict)  # fold -> figure of merit
     reports: dict[int, dict[int, float]] = field(default_factory=dict)  # epoch -> fold -> figure
+    ranks: int = 1  # of the cell that began it
     ended: bool = False
 
 
@@ -105,6 +113,8 @@ class Coordinator:
         tell: Called with a line of text, and the trial's row or None.
         ahead: Whether the next set is chosen while all cells are busy.
         watch: Called after each figure of merit by epoch.
+        suggesters: How many ranks choose sets of values.
+        sizes: Ranks of each cell, if they differ.
     """
 
     def __init__(
@@ -117,6 +127,8 @@ class Coordinator:
         tell: Callable[[str, dict | None], None] = lambda text, row: None,
         ahead: bool = True,
         watch: Callable[[], None] = lambda: None,
+        suggesters: int = 0,
+        sizes: list[int] | None = None,
     ):
         self.study, self.port, self.folds, self.deadline = study, port, folds, deadline
         self.tell, self.watch, self.ahead, self.cells = tell, watch, ahead, cells
@@ -127,7 +139,12 @@ class Coordinator:
         self.ready = False  # whether a cell has been
         self.unsaid: list[str] = []  # what has gone wrong before
         self.tasks: list[Task] = []  # trials in training
-        self.prepared: tuple | None = None
+        self.suggesting = Suggesting(study, port, range(cells, cells + suggesters))
+        self.store = self.suggesting.chosen  # trials that no cell has begun, with their sets
+        self.again = study.waiting  # sets to try again, which only the study knows
+        self.sizes = sizes or [1] * cells
+        self.kinds = sorted(set(self.sizes))
+        self.costs, self.overlooked = Costs(study.space), Counter()
         self.finished = study.resumed
         self.spans: list[tuple] = []
         self.asking = 0.0  # seconds spent on suggestions
@@ -145,11 +162,11 @@ class Coordinator:
             self._span(cell, busy, ended)
         for task in self.tasks:
             self.study.give_up(task.trial)
-        if self.prepared:
-            self.study.give_up(self.prepared[0])
-        if len(self.dropped) == self.cells and self.finished < self.study.trials:
+        for trial, _ in self.store:
+            self.study.give_up(trial)
+        if not self._left() and self.finished < self.study.trials:
             stopped = "no ranks are left"
-        for cell in set(range(self.cells)) - self.dropped.keys():
+        for cell in (*(set(range(self.cells)) - self.dropped.keys()), *self.suggesting.news):
             self.port.send(cell, {"what": "end"})
         seconds = ended - began
         used = sum(end - start for *_, start, end in self.spans)
@@ -164,7 +181,7 @@ class Coordinator:
 
     def _loop(self, began: float) -> None:
         heard, silent = False, set(range(self.cells))
-        while self.finished < self.study.trials and len(self.dropped) < self.cells:
+        while self.finished < self.study.trials and self._left():
             self._hand_out()
             event = self.port.receive(0)
             if event is None and self._prepare():
@@ -189,17 +206,22 @@ class Coordinator:
                     self._drop(cell, f"it was not ready to train within {START:.0f} s")
                 silent.clear()
 
+    def _left(self) -> bool:
+        """Whether any cell is left."""
+        return any(cell not in self.dropped for cell in range(self.cells))
+
     # Handing out
 
     def _hand_out(self) -> None:
         while self.free:
             task = next((one for one in self.tasks if one.waiting and not one.ended), None)
             if task is None:
-                if not self._more():
+                self._fill()
+                if not self._left_to_begin() or not self.store:
                     return
-                trial, values = self.prepared or self._ask()
-                self.prepared = None
+                trial, values = self._take(self.free[0])
                 task = Task(trial, values, deque(range(self.folds)), self.port.now())
+                task.ranks = self.sizes[self.free[0]]
                 self.tasks.append(task)
             cell, fold = self.free.popleft(), task.waiting.popleft()
             self.busy[cell] = Busy(task, fold, self.port.now())
@@ -211,27 +233,59 @@ class Coordinator:
                 },
             )  # fmt: skip
 
-    def _more(self) -> bool:
-        """Whether another trial is to begin."""
-        return self.finished + len(self.tasks) < self.study.trials
+    def _left_to_begin(self) -> int:
+        """How many more trials are to begin; those in store are among them."""
+        return self.study.trials - self.finished - len(self.tasks)
+
+    def _fill(self) -> None:
+        """Have a set in store for each size of cells, unless suggesters are choosing them."""
+        left = self._left_to_begin()
+        if self.suggesting and not self.again:
+            # One for each free cell, and one ahead by each suggester
+            ahead = len(self.suggesting.news) + len(self.kinds) - 1
+            self.suggesting.request(min(left, len(self.free) + ahead))
+            return
+        while len(self.store) < min(len(self.kinds), left):
+            self.store.append(self._ask())
+
+    def _take(self, cell: int) -> tuple:
+        """Take a trial out of the store for a cell."""
+        at, size = 0, self.sizes[cell]
+        if len(self.kinds) > 1 and self.overlooked[self.store[0][0].number] < OVERLOOKED:
+            work = self.costs.of([values for _, values in self.store])
+            if work is not None:
+                place = self.kinds.index(size) / (len(self.kinds) - 1) * (len(self.store) - 1)
+                at = int(np.argsort(work, kind="stable")[round(place)])
+        for trial, _ in list(self.store)[:at]:
+            self.overlooked[trial.number] += 1
+        found = self.store[at]
+        del self.store[at]
+        return found
 
     def _prepare(self) -> bool:
-        """Choose the next set while all cells are busy; False if there is none to choose."""
-        if not self.ahead or self.prepared or self.free or not self._more() or not self.busy:
+        """Choose sets while all cells are busy; False if there is none to choose."""
+        if not self.ahead or self.free or not self.busy:
             return False
-        self.prepared = self._ask()
-        return True
+        before = len(self.store)
+        self._fill()
+        return len(self.store) > before
 
     def _ask(self) -> tuple:
         began = perf_counter()
         found = self.study.ask()
         self.asking += perf_counter() - began
+        self.again = max(0, self.again - 1)
+        self.suggesting.begun(*found)
         return found
 
     # Messages of cells
 
     def _heed(self, cell: int, message: dict) -> None:
         if cell in self.dropped:
+            return
+        if cell >= self.cells:
+            if why := self.suggesting.heed(cell, message):
+                self._drop(cell, why)
             return
         if message.get("note"):
             self.tell(f"cell {cell}: {message['note']}", None)
@@ -252,6 +306,8 @@ class Coordinator:
             # Its answer may have waited here, which is no training
             ended = busy.since + message.get("seconds", np.inf)
             self._span(cell, self.busy.pop(cell), min(self.port.now(), ended))
+            if message.get("state") == "complete":
+                self.costs.note(busy.task.values, ended - busy.since, self.sizes[cell])
             if message.get("gone"):
                 self._drop(cell, message["gone"])
             else:
@@ -294,7 +350,10 @@ class Coordinator:
         task.ended = True
         self.tasks.remove(task)
         seconds = self.port.now() - task.began
+        if len(self.kinds) > 1:
+            about["ranks"] = task.ranks
         row = self.study.tell(task.trial, value, state, seconds=seconds, **about)
+        self.suggesting.note(task.trial.number)
         self.finished += 1
         for cell, busy in self.busy.items():
             if busy.task is task:
@@ -308,15 +367,19 @@ class Coordinator:
         for cell, busy in list(self.busy.items()):
             if now - busy.since > self.deadline + 2 * GRACE:
                 self._drop(cell, f"it did not answer {2 * GRACE:.0f} s after its deadline")
+        for one in self.suggesting.late() if self.free else ():
+            self._drop(one, f"it has chosen no set of values within {PATIENCE:.0f} s")
 
     def _drop(self, cell: int, why: str) -> None:
         if cell in self.dropped:
             return
-        self.dropped[cell] = f"cell {cell} is lost: {why}"
+        name = f"cell {cell}" if cell < self.cells else f"suggester {cell - self.cells}"
+        self.dropped[cell] = f"{name} is lost: {why}"
         self.unsaid.append(self.dropped[cell])
         if self.ready:  # else all may be refused for one reason, which is said once
             self._say()
         self.port.drop(cell)
+        self.suggesting.drop(cell)
         if cell in self.free:
             self.free.remove(cell)
         busy = self.busy.pop(cell, None)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,7 @@ def tune(
     sampler: str = "bayesian",
     trials: int = 20,
     groups: int | None = None,
+    sizes: Sequence[int] | None = None,
     folds: int = 1,
     merit: str = "val_loss",
     maximise: bool | None = None,
@@ -185,6 +186,7 @@ def tune(
         c: The cluster (`cluster.start`).
         space: A Space, its tables as dicts, or the name of a TOML file.
         groups: Sets of values to train at once; None: as many as there are engines for.
+        sizes: Engines per training of each group, if they differ.
         options: Those of `train`, by name, for all trainings: model="my_file:build", epochs=5.
         show: IPython's `display`, or what takes its place.
 
@@ -198,30 +200,40 @@ def tune(
     elif not isinstance(space, Space):
         space = Space.read(space)
     if groups is None:
-        groups = max(1, c.n // folds)
+        groups = max(1, c.n // folds) if sizes is None else len(sizes)
     search = Search(
         space, RunConfig.of(**options), sampler, trials, groups, folds, merit, maximise, pruner,
         deadline, None if file is None else Path(file), resume,
+        sizes=None if sizes is None else tuple(sizes),
     )  # fmt: skip
-    each = c.n // search.cells
-    if each < 1:
-        raise ValueError(
-            f"{groups} groups x {folds} folds need {search.cells} engines, the cluster has {c.n}"
+    need = search.cells if sizes is None else sum(sizes) * folds
+    if c.n < need:
+        of = (
+            f"{groups} groups" if sizes is None else f"groups of {', '.join(map(str, sizes))} ranks"
         )
+        raise ValueError(f"{of} x {folds} folds need {need} engines, the cluster has {c.n}")
+    each = search.sizes_of(c.n // need * need if sizes is None else need)  # some may be left over
+    members = search.members(each, 0)
     search.base.check()
     search.check(each)
     study = search.study()
     try:
         # As a cell: teams that have failed in an earlier one recover
-        c.run(on_engine.begin, search, each, timeout=BEGIN)
+        c.run(on_engine.begin, search, members, timeout=BEGIN)
         said = c.run(on_engine.check)
-        members = [list(range(cell * each, (cell + 1) * each)) for cell in range(search.cells)]
         port = EnginesPort(c.client, members)
         port.events = [(cell, said[ranks[0]]) for cell, ranks in enumerate(members)]
         view = View(study, show)
         try:
             outcome = Coordinator(
-                study, port, search.cells, folds, deadline, view.tell, watch=view.watch
+                study,
+                port,
+                search.cells,
+                folds,
+                deadline,
+                view.tell,
+                watch=view.watch,
+                sizes=each,
             ).run()
         except BaseException:
             for cell in list(port.begun):

@@ -39,8 +39,8 @@ class EngineLink(Link):
         return False
 
 
-def begin(search: Search, each: int) -> None:
-    """Make the cells of a search, of `each` ranks, on all engines. Collective."""
+def begin(search: Search, members: list[list[int]]) -> None:
+    """Make the cells of a search, of the ranks in `members`, on all engines. Collective."""
     global _cell
     from numba_kernels.team.team import Team
 
@@ -48,8 +48,9 @@ def begin(search: Search, each: int) -> None:
 
     end()
     team = Team()
-    number = team.rank // each
-    part = team.split(number if number < search.cells else search.cells)
+    part = team.split(
+        next((i for i, ranks in enumerate(members) if team.rank in ranks), len(members))
+    )
     link = EngineLink()
     _cell = Cell(link, part, search.space, search.base, search.folds, search.merit)
 

@@ -34,7 +34,13 @@ class Seen:
 
 
 class Proposing(BaseSampler):
-    """Base class; `propose` returns the next set of values."""
+    """Base class; `propose` returns the next set of values.
+
+    Attributes:
+        others: Samplers that propose at this moment, from the same trials (suggester.py).
+    """
+
+    others = 0
 
     def __init__(self, space: Space, seed: int | None = None):
         self.space, self.random = space, np.random.default_rng(seed)

@@ -60,6 +60,15 @@ def check(name: str) -> None:
         raise ValueError(f"unknown sampler {name!r}; {hint}")
 
 
+def check_suggesters(name: str, suggesters: int) -> None:
+    """Raise ValueError if ranks that choose sets of values have nothing to compute."""
+    if suggesters and name in ("random", "grid"):
+        raise ValueError(
+            f"sampler {name} does not look at results, so no rank is needed for it: leave out "
+            "--suggesters"
+        )
+
+
 def get(name: str, space: Space, seed: int | None = None) -> BaseSampler:
     """The sampler `name` for a space; ValueError if there is none.
 

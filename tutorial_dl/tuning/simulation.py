@@ -23,7 +23,9 @@ import numpy as np
 
 from . import problems, samplers
 from .coordinator import Coordinator, Outcome, Port
+from .running import FURTHER
 from .study import Study
+from .suggester import Suggester
 
 
 class SimulatedPort(Port):
@@ -33,6 +35,9 @@ class SimulatedPort(Port):
         cells: How many.
         value: The figure of merit of (values, fold).
         seconds: How long a training takes, of (values, fold, trial).
+        suggesters: Ranks that choose sets of values, for as long as that takes in reality, or for
+            `choosing` seconds.
+        sizes: Ranks of each cell, which divide its seconds; None: one each.
     """
 
     def __init__(
@@ -40,22 +45,35 @@ class SimulatedPort(Port):
         cells: int,
         value: Callable[[Mapping, int], float],
         seconds: Callable[[Mapping, int, int], float],
+        suggesters: list[Suggester] | None = None,
+        choosing: float | None = None,
+        sizes: list[int] | None = None,
     ):
+        self.sizes = sizes or [1] * cells
         self.time, self.value, self.seconds = 0.0, value, seconds
-        self.events: list[tuple] = [(0.0, cell, cell, {"what": "ready"}) for cell in range(cells)]
-        self.count = cells  # events at one time keep their order
+        self.cells, self.suggesters, self.choosing = cells, suggesters or [], choosing
+        self.count = cells + len(self.suggesters)  # events at one time keep their order
+        # Suggesters come first, so that the coordinator never chooses in their place
+        order = [*range(cells, self.count), *range(cells)]
+        self.events: list[tuple] = [(0.0, i, n, {"what": "ready"}) for i, n in enumerate(order)]
         heapq.heapify(self.events)
 
     def now(self) -> float:
         return self.time
 
     def send(self, cell: int, message: dict) -> None:
+        if message["what"] == "choose":
+            began = time.perf_counter()
+            answer = self.suggesters[cell - self.cells].answer(message)
+            took = time.perf_counter() - began if self.choosing is None else self.choosing
+            self.count += 1
+            heapq.heappush(self.events, (self.time + took, self.count, cell, answer))
         if message["what"] != "train":
             return
         values, fold, trial = message["values"], message["fold"], message["trial"]
         ended = {"what": "ended", "trial": trial, "fold": fold, "state": "complete"}
         ended["value"] = self.value(values, fold)
-        ended["seconds"] = self.seconds(values, fold, trial)
+        ended["seconds"] = self.seconds(values, fold, trial) / self.sizes[cell]
         self.count += 1
         at = self.time + ended["seconds"]
         heapq.heappush(self.events, (at, self.count, cell, ended))
@@ -96,10 +114,25 @@ def search(
     seconds: Callable[[Mapping, int, int], float] = lambda values, fold, trial: 1.0,
     seed: int = 0,
     count_asking: bool = False,
+    suggesters: int = 0,
+    choosing: float | None = None,
 ) -> Simulated:
-    """Search a problem on `groups` groups; `count_asking`: suggestions take their real time."""
+    """Search a problem on `groups` groups; `count_asking`: suggestions take their real time, or
+    those of `suggesters` ranks `choosing` seconds."""
     study = Study(problem.space, sampler, trials, seed=seed)
-    port = SimulatedPort(groups, lambda values, fold: problem.value(values), seconds)
+
+    def suggester(number: int) -> Suggester:
+        """Its seed is as in `Search.study_of`."""
+        return Suggester(
+            lambda after: Study(
+                problem.space, sampler, trials, seed=seed + FURTHER * number + 1000 * after
+            )
+        )
+
+    port = SimulatedPort(
+        groups, lambda values, fold: problem.value(values), seconds,
+        [suggester(1 + i) for i in range(suggesters)], choosing,
+    )  # fmt: skip
     if count_asking:
         ask = study.ask
 
@@ -116,7 +149,7 @@ def search(
         if row is not None:
             curve.append((port.now(), study.best.value if study.best else np.inf))
 
-    coordinator = Coordinator(study, port, groups, tell=note)
+    coordinator = Coordinator(study, port, groups, tell=note, suggesters=suggesters)
     outcome = coordinator.run()
     busy = sum(end - start for *_, start, end in outcome.spans)
     return Simulated(outcome, curve, busy, coordinator.asking / trials)
@@ -132,14 +165,16 @@ def tenfold(seed: int = 0) -> Callable[[Mapping, int, int], float]:
 
 
 def advantage(
-    groups: list[int], trials: int, sampler: str, seeds: int, problem: problems.Problem
-) -> list[dict]:
+    groups: list[int], trials: int, sampler: str, seeds: int, problem: problems.Problem,
+    suggesters: int = 0,
+) -> list[dict]:  # fmt: skip
     """A row per number of groups: time, speed-up, utilisation, regret, and seconds until the regret
     that one group ends with. Medians over seeds; `trials` trials each, of 1 to 10 s."""
     rows, ends = [], []
     for number in groups:
         runs = [
-            search(problem, number, trials, sampler, tenfold(seed), seed) for seed in range(seeds)
+            search(problem, number, trials, sampler, tenfold(seed), seed, suggesters=suggesters)
+            for seed in range(seeds)
         ]
         final = [run.curve[-1][1] for run in runs]
         ends = ends or final
@@ -197,18 +232,20 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--sampler", default="bayesian")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--suggesters", type=int, default=0, help="ranks that choose sets")
     parser.add_argument("--json", metavar="FILE", help="write the rows")
     parser.add_argument("--figure", metavar="FILE", help="draw regret by wall time")
     asked = parser.parse_args()
     try:
         samplers.check(asked.sampler)
         groups = [int(one) for one in asked.groups.split(",")]
+        samplers.check_suggesters(asked.sampler, asked.suggesters)
         if min(*groups, asked.trials, asked.seeds, 1) < 1:
             raise ValueError("--groups, --trials and --seeds must be at least 1")
     except ValueError as error:
         sys.exit(f"error: {error}")
     problem = problems.hartmann()
-    rows = advantage(groups, asked.trials, asked.sampler, asked.seeds, problem)
+    rows = advantage(groups, asked.trials, asked.sampler, asked.seeds, problem, asked.suggesters)
     print(f"{problem.name}, {asked.trials} trials of 1 to 10 s, {asked.sampler}")
     print(text(rows))
     if asked.json:

@@ -21,7 +21,7 @@ import numpy as np
 import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages.journal import JournalFileBackend, JournalStorage
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from . import samplers
 from .space import Space, nearest
@@ -159,8 +159,7 @@ class Study:
 
     def _interrupt(self, number: int) -> None:
         # The mark comes first: without it, the end of the trial would count as a failure
-        live = self.optuna.get_trials(deepcopy=False)[number]
-        Trial(self.optuna, live._trial_id).set_user_attr(INTERRUPTED, True)
+        self.trial(number).set_user_attr(INTERRUPTED, True)
         self.optuna.tell(number, state=TrialState.FAIL)
 
     # While it runs
@@ -180,6 +179,27 @@ class Study:
             warnings.simplefilter("ignore", ExperimentalWarning)
             trial = self.optuna.ask()
             return trial, self.space.suggest(trial)
+
+    def begin(self, values: Mapping[str, Any]) -> Trial:
+        """A new trial of a set of values that was chosen elsewhere (suggesting.py)."""
+        known = self.space.distributions()
+        new = create_trial(
+            state=TrialState.RUNNING,
+            params=dict(values),
+            distributions={name: known[name] for name in values},
+        )
+        self.optuna.add_trial(new)
+        return self.trial(len(self.optuna.get_trials(deepcopy=False)) - 1)
+
+    def trial(self, number: int) -> Trial:
+        """The trial of this number."""
+        live = self.optuna.get_trials(deepcopy=False)[number]
+        return Trial(self.optuna, live._trial_id)
+
+    @property
+    def waiting(self) -> int:
+        """How many sets of values are queued that were interrupted, to be tried again."""
+        return len(self.optuna.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
 
     def prune(self, trial: Trial, epoch: int, value: float) -> bool:
         """Note the figure of merit after an epoch, and say whether the trial should stop."""

@@ -1,5 +1,7 @@
 """Steps compiled by XLA: the numbers of the graph, its random draws, and what XLA can't compile."""
 
+import sys
+
 import numpy as np
 import pytest
 from keras_networks import IMAGES, LABELS, VALUES, compiled, keras, layers, tf
@@ -53,8 +55,11 @@ def part(batch, n):
 
 @pytest.mark.parametrize("build", [dense, convolutional, recurrent, two_inputs])
 def test_the_numbers_and_draws_of_a_graph(build):
-    """Losses, gradients, moving statistics and metrics, over several steps and a shorter batch."""
-    found = []
+    """Losses, gradients, moving statistics and metrics, over several steps and a shorter batch.
+
+    Nor is there a file in /tmp, as AutoGraph writes for each function that it translates.
+    """
+    found, before = [], set(sys.modules)
     for way in ("graph", "xla"):
         r, batch = made(build)
         r.trained = {}
@@ -74,6 +79,7 @@ def test_the_numbers_and_draws_of_a_graph(build):
         assert by_xla == (2 if way == "xla" else 0)  # not for 7 samples
     for expected, other in zip(*found, strict=True):
         np.testing.assert_allclose(other, expected, rtol=1e-4, atol=1e-5)
+    assert not [name for name in set(sys.modules) - before if "autograph_generated" in name]
 
 
 def test_measuring_leaves_no_trace():

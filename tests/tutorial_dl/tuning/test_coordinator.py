@@ -15,12 +15,18 @@ import numpy as np
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
-from tutorial_dl import data
+from tutorial_dl import config, data
+from tutorial_dl.cli.tune import sizes_in
 from tutorial_dl.tuning import folds, problems, report, simulation
-from tutorial_dl.tuning.coordinator import GRACE, Coordinator, Refused
+from tutorial_dl.tuning.bayesian import APART_PENDING
+from tutorial_dl.tuning.coordinator import GRACE, OVERLOOKED, Coordinator, Refused
+from tutorial_dl.tuning.costs import Costs
 from tutorial_dl.tuning.merit import is_higher_better
+from tutorial_dl.tuning.running import Search
 from tutorial_dl.tuning.simulation import SimulatedPort
 from tutorial_dl.tuning.study import Study
+from tutorial_dl.tuning.suggester import Suggester
+from tutorial_dl.tuning.suggesting import event_of
 
 SPACE = problems.cube(2, 0.0, 1.0)
 
@@ -250,6 +256,197 @@ def test_bad_trials_are_pruned_by_the_mean_over_folds(pruner):
             assert port.epochs[row["number"]] == 18
         else:
             assert port.epochs[row["number"]] < 18
+
+
+# Ranks that choose --------------------------------------------------------------------------------
+
+
+def suggesters(sampler, number, space=SPACE):
+    return [
+        Suggester(lambda after, i=i: Study(space, sampler, 1000, seed=1 + i + 100 * after))
+        for i in range(number)
+    ]
+
+
+def known(study):
+    """What a sampler sees of the finished trials, in order of their sets."""
+    found = [
+        (sorted(t.params.items()), t.state.name, t.value, t.intermediate_values)
+        for t in study.optuna.trials
+        if t.state.is_finished()
+    ]
+    return sorted(found, key=str)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "evolutionary", "cmaes", "bayesian"])
+def test_a_suggester_learns_all_that_the_coordinator_knows(sampler):
+    """Also of trials that failed, were pruned, or have ended in an earlier search."""
+    chosen = suggesters(sampler, 2)
+
+    class Port(Reporting):
+        def send(self, cell, message):
+            if message["what"] == "choose":
+                SimulatedPort.send(self, cell, message)
+            elif message["what"] == "train" and message["trial"] in (3, 9):
+                ended = {"what": "ended", "state": "failed", "why": "no", "fold": message["fold"]}
+                self._add(1, cell, ended | {"trial": message["trial"]})
+            else:
+                super().send(cell, message)
+
+    port = Port(2, lambda fold: 0.0)
+    port.suggesters, port.cells, port.choosing = chosen, 2, 0.25
+    ready = [(0.0, number - 4, number, {"what": "ready"}) for number in (2, 3)]
+    port.events = ready + port.events  # before the cells
+    study = Study(SPACE, sampler, 14, seed=0, pruner="median", epochs=9)
+    for value in (0.5, 1.5):
+        study.tell(study.ask()[0], value)
+    coordinator = Coordinator(study, port, 2, suggesters=2)
+    coordinator.finished = 2
+    outcome = coordinator.run()
+    states = Counter(trial.state.name for trial in study.optuna.trials)
+    assert states["FAIL"] == 2 and states["PRUNED"] >= 2 and sum(states.values()) == 14
+    assert coordinator.asking == 0 and outcome.stopped is None  # the coordinator has chosen none
+    for one in chosen:
+        for event in coordinator.suggesting.news[2 + chosen.index(one)]:
+            one._learn(event)
+        assert known(one.study) == known(study)
+        assert len(one.study.optuna.trials) == 14  # those of the other are there once, too
+
+
+def test_suggesters_at_once_choose_as_fast_as_they_are_many():
+    """256 sets of 0.1 s each by 4 ranks, for 128 groups whose trainings take a second."""
+    times = {}
+    for number in (1, 4):
+        times[number] = simulation.search(
+            problems.branin(), 128, 256, "evolutionary", suggesters=number, choosing=0.1
+        ).outcome.seconds
+    assert times[1] == pytest.approx(25.6 + 1, abs=0.2)
+    assert times[4] == pytest.approx(25.6 / 4 + 1, abs=0.2)
+
+
+def test_with_a_set_ahead_no_group_waits():
+    found = simulation.search(problems.branin(), 4, 40, "evolutionary", suggesters=2, choosing=0.4)
+    # The first sets of four cells take 0.4 and 0.8 s; later there is always one more than is used
+    assert found.outcome.seconds == pytest.approx(40 / 4 + 0.8, abs=0.5)
+
+
+def test_suggesters_that_choose_at_once_choose_apart():
+    study = Study(SPACE, "random", 30, seed=0)
+    for _ in range(20):
+        trial, values = study.ask()
+        study.tell(trial, (values["x0"] - 0.3) ** 2 + (values["x1"] - 0.6) ** 2)
+    news = [event_of(trial) for trial in study.finished]
+    found = []
+    for i in range(4):  # all know the same, as they choose at the same time
+        (one,) = suggesters("bayesian", 1)
+        found.append(one.answer({"news": news, "others": i})["values"])
+    rows = np.array([[one["x0"], one["x1"]] for one in found])
+    apart = np.abs(rows[:, None] - rows[None]).max(2)[np.triu_indices(4, 1)]
+    assert apart.min() > APART_PENDING, rows
+    (again,) = suggesters("bayesian", 1)
+    same = again.answer({"news": news, "others": 0})["values"]
+    assert same == pytest.approx(found[0])  # so it is the number of the others that makes it so
+
+
+class FaultySuggester(Faulty):
+    """A suggester that fails with its sixth set."""
+
+    def __init__(self, fault):
+        super().__init__(2, {})
+        self.suggesters, self.choosing, self.fault = suggesters("evolutionary", 1), 0.1, fault
+        self.events = [(0.0, -1, 2, {"what": "ready"}), *self.events]
+        self.asked = 0
+
+    def send(self, cell, message):
+        if message["what"] != "choose":
+            return super().send(cell, message)
+        self.asked += 1
+        if self.asked < 6:
+            SimulatedPort.send(self, cell, message)
+        elif self.fault == "raises":
+            self.events.append((self.time, self.count, 2, {"what": "failed", "why": "no memory"}))
+            self.events.sort()
+        elif self.fault == "lost":
+            self.gone.append(2)
+
+
+@pytest.mark.parametrize(
+    "fault, why",
+    [("lost", "its ranks were killed"), ("raises", "no memory"), ("hangs", "no set of values")],
+)
+def test_a_suggester_that_fails_is_dropped_and_the_coordinator_chooses(fault, why):
+    port = FaultySuggester(fault)
+    study, outcome, lines = run(port, 2, trials=12, sampler="evolutionary", suggesters=1)
+    assert len(study.finished) == 12 and outcome.stopped is None and port.asked == 6
+    (said,) = outcome.lost
+    assert said.startswith("suggester 0 is lost: ") and why in said
+    assert any(said in line for line in lines)
+
+
+def test_sets_that_were_interrupted_are_tried_before_others_are_chosen(tmp_path):
+    file = tmp_path / "study.log"
+    study = Study(SPACE, "evolutionary", 8, seed=0, file=file)
+    _, values = study.ask()
+    study.close()  # as if it had been killed
+    study = Study(SPACE, "evolutionary", 8, seed=0, file=file, resume=True)
+    port = SimulatedPort(2, lambda v, f: v["x0"], one_second, suggesters("evolutionary", 1), 0.1)
+    Coordinator(study, port, 2, suggesters=1).run()
+    assert [row["params"] for row in study.rows()].count(values) == 1
+    assert len(study.finished) == 8
+    study.close()
+
+
+# Cells of several sizes -------------------------------------------------------------------------
+
+
+def hundredfold(values, fold, trial):
+    """1 to 100 s on one rank, by two of the values."""
+    return 10 ** (values["x0"] + values["x1"])
+
+
+def test_costs_are_predicted_from_what_has_ended():
+    """A product of powers has a linear logarithm, so the prediction is exact but for the ridge."""
+    costs, random = Costs(SPACE), np.random.default_rng(0)
+    for i in range(200):
+        if i < 5:
+            assert costs.of([{"x0": 0.5, "x1": 0.5}]) is None
+        values = {"x0": random.random(), "x1": random.random()}
+        ranks = 1 + i % 3
+        costs.note(values, hundredfold(values, 0, i) / ranks, ranks)
+    some = [{"x0": 0.2, "x1": 0.9}, {"x0": 0.7, "x1": 0.1}]
+    expected = np.log([hundredfold(one, 0, 0) for one in some])
+    assert costs.of(some) == pytest.approx(expected, abs=0.05)
+
+
+def test_large_cells_take_the_trials_that_are_the_most_work():
+    sizes = [4, 2, 1, 1]
+    port = SimulatedPort(4, lambda values, fold: values["x0"], hundredfold, sizes=sizes)
+    study, outcome, _ = run(port, 4, trials=400, sizes=sizes)
+    rows = {row["number"]: row for row in study.rows()}
+    assert len(rows) == 400 and set(rows) == set(range(400))
+    work = {size: [] for size in sizes}
+    for row in rows.values():
+        work[row["ranks"]].append(hundredfold(row["params"], 0, 0))
+    means = [float(np.mean(np.log10(work[size]))) for size in (1, 2, 4)]
+    assert means[0] < 0.8 and means[2] > 1.2 and means[0] < means[1] < means[2], means
+    # No set is left in store for long: the numbers of trials at work are near each other
+    begun = [trial for _, trial, _, began, _ in sorted(outcome.spans, key=lambda s: s[3])]
+    assert max(abs(np.array(begun) - np.arange(400))) <= OVERLOOKED * 3
+
+
+def test_sizes_that_do_not_fit():
+    base = config.RunConfig.of(model="dense", data="digits")
+    with pytest.raises(ValueError, match="sizes of 2 groups, but groups 3"):
+        Search(SPACE, base, groups=3, sizes=(2, 1))
+    with pytest.raises(ValueError, match="at least 1 each"):
+        Search(SPACE, base, sizes=(2, 0))
+    search = Search(SPACE, base, sizes=(2, 1), folds=2)
+    assert search.groups == 2 and search.sizes_of(None) == [2, 2, 1, 1]
+    assert search.members([2, 2, 1, 1], 3) == [[3, 4], [5, 6], [7], [8]]
+    with pytest.raises(ValueError, match="groups of 2, 1 ranks with 2 folds need 6 ranks"):
+        search.sizes_of(5)
+    with pytest.raises(ValueError, match="takes whole numbers, as 4,1,1"):
+        sizes_in("4,x")
 
 
 # Files ------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ from tutorial_dl.tuning.simulation import SimulatedPort
 space = tuning.Space.of({"learning_rate": {"type": "float", "low": 0.1, "high": 1.0}})
 search = tuning.Search(space, RunConfig.of(model="softmax"), trials=3, merit="val_accuracy")
 search.base.check()
-search.check(1)
+search.check([1, 1])
 study = search.study()
 view = notebook.View(study, lambda one, display_id: one)
 port = SimulatedPort(1, lambda values, fold: values["learning_rate"], lambda *_: 1.0)

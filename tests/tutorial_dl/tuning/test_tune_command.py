@@ -64,16 +64,18 @@ high = 9
 
 
 def test_what_a_search_writes(tmp_path):
-    """Two groups, two folds, on five ranks; a user's figure of merit; what train takes."""
+    """Groups of 2 and 1 ranks, two folds, one suggester; a user's figure; what train takes."""
     status, text = tune(
         tmp_path, RATE + '[width]\ntype = "int"\nlow = 4\nhigh = 32\nlog = true\n',
-        "-n", "5", "--groups", "2", "--folds", "2", "--trials", "6", "--sampler", "bayesian",
-        "--merit", f"{MODEL}:merit", "--maximise", "--json", "r.json", "--report", "report.html",
-        "--best-to", "best.toml",
+        "-n", "8", "--sizes", "2,1", "--folds", "2", "--trials", "6", "--sampler", "bayesian",
+        "--suggesters", "1", "--merit", f"{MODEL}:merit", "--maximise", "--json", "r.json",
+        "--report", "report.html", "--best-to", "best.toml",
     )  # fmt: skip
     assert status == 0, text
     result = json.loads((tmp_path / "r.json").read_text())
     best, trials = result["best"], result["trials"]
+    assert (result["suggesters"], result["ranks"], result["lost"]) == (1, 8, [])
+    assert result["sizes"] == [2, 2, 1, 1] and {t["ranks"] for t in trials} <= {1, 2}
     assert len(trials) == 6 and 0 < result["utilisation"] <= 1 and result["seconds"] > 0
     for trial in trials:
         assert trial["value"] == pytest.approx(sum(trial["folds"]) / 2)
