@@ -23,6 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 # around the allocation of memory, which only InfiniBand needs. Whatever loads NumPy would spend
 # 60 ms on the second thread of OpenBLAS, which waits busily for its first work.
 os.environ |= {"UCX_MEM_EVENTS": "n", "OPENBLAS_THREAD_TIMEOUT": "4"}
+# Ranks that wait in calls of MPICH sleep, as several workers share the cores. (tests/soak, which
+# measures, takes this back.)
+os.environ |= {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
 # Some tests start Open MPI's mpiexec as a user would, who is not root.
 if os.geteuid() == 0:
     os.environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -33,6 +36,7 @@ with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
     import scipy.linalg  # noqa: F401
 
 import leftovers
+import preloaded
 from clusters import (  # noqa: F401  (fixtures)
     _kept_clusters,
     own_cluster,
@@ -55,9 +59,9 @@ STARTUP += filter(None, [os.environ.get("PYTHONPATH")])
 # The groups of tests that take longest; most groups are files. They start first, so that no worker
 # of pytest-xdist begins one of them when the others have nothing left to do.
 LONGEST = """
-keras notebooks more_notebooks horovod parameter_server cells worker_faults vector_code
-tune_command cell_faults cluster_list batch_jobs recovery cluster lost_engines train_faults compile
-cli allreduce doctor bench master_checkpoints compression
+keras notebooks more_notebooks cli parameter_server worker_faults vector_code compile cluster_list
+allreduce batch_jobs cells train_faults cluster bench tune_command horovod lost_engines doctor
+compression failures elastic recovery cell_faults resumed_runs gan master_checkpoints
 """
 
 
@@ -146,6 +150,7 @@ def _marked(mark):
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(STARTUP)):
         yield
     problems = WORLDS.end()
+    preloaded.end()
     del os.environ[leftovers.VARIABLE]
     assert not problems, "\n".join(problems)
 

@@ -317,6 +317,7 @@ def has_keras():
     assert "tutorial_dl" in dict.fromkeys(name.split(".")[0] for name in remains.loaded)
 
 
+@pytest.mark.xdist_group("keras")  # another worker would keep TensorFlow, too
 def test_a_world_for_keras_serves_all_files(worlds, tmp_path):
     """Its ranks are forked with Keras loaded; changes of our modules are noticed all the same."""
     ask(worlds, has_keras, ranks=1, keras=True)
@@ -334,7 +335,8 @@ def ends_badly():
 def test_an_end_that_is_not_clean(worlds):
     ask(worlds, ends_badly)
     (problem,) = worlds.end()
-    assert "2 ranks ended with status 3" in problem and "test_worlds.py" in problem
+    # mpiexec's status is that of a rank, or of one that mpiexec has killed because of it.
+    assert re.search("2 ranks ended with status (3|9)", problem) and "test_worlds.py" in problem
     worlds.problems.clear()
 
 

@@ -496,12 +496,19 @@ class RunConfig:
             lines += [f"[{table}]", *rows, ""]
         return "\n".join(lines)
 
+    def changed(self) -> dict[str, Any]:
+        """Every option of one rank that is not at its default, by name; values fit JSON."""
+        return {
+            name: value
+            for name, value in self.values().items()
+            if name != "ranks" and value not in (None, OPTIONS[name].default)
+        }
+
     def words(self) -> list[str]:
         """The command line of one rank: `train` and every option that is not at its default."""
         words = ["train"]
-        for name, value in self.values().items():
-            if name != "ranks" and value not in (None, OPTIONS[name].default):
-                words += [OPTIONS[name].flag] if value is True else [OPTIONS[name].flag, str(value)]
+        for name, value in self.changed().items():
+            words += [OPTIONS[name].flag] if value is True else [OPTIONS[name].flag, str(value)]
         return words
 
     @property

@@ -7,6 +7,7 @@ them.
 import io
 import json
 import re
+import tempfile
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from exercise_cells import one_line
 from notebook_cells import Notebook
+from small_notebooks import small
 
 from tutorial_dl.course import exercises
 from tutorial_dl.course.exercises import NotYet, call, check, close
@@ -26,7 +28,8 @@ EXERCISES = ("01.degree", "01.ridge", "02.rate", "02.descent")
 
 @cache
 def cells(notebook):
-    read = json.loads((NOTEBOOKS / FILES[notebook]).read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        read = json.loads(small(NOTEBOOKS / FILES[notebook], Path(folder)).read_text("utf-8"))
     return [(cell["cell_type"], "".join(cell["source"])) for cell in read["cells"]]
 
 

@@ -40,7 +40,8 @@ def run(
     environment = {k: v for k, v in os.environ.items() if k not in ("MPLBACKEND", "JUPYTER_PATH")}
     environment |= private_folders(folder) | {"IPP_NONINTERACTIVE": "1"}
     environment["OPENBLAS_NUM_THREADS"] = "1"  # more would wait for each other, and busily
-    command = [sys.executable, "-m", "pytest", "--nbval-lax", "-q", "-p", "no:cacheprovider",
+    others = ("cacheprovider", "hypothesispytest", "anyio", "xdist")  # plugins it does not need
+    command = [sys.executable, "-m", "pytest", "--nbval-lax", "-q", *(f"-pno:{p}" for p in others),
                "--rootdir", str(notebook.parent), "-c", os.devnull,
                f"--nbval-cell-timeout={CELL_SECONDS}", str(notebook)]  # fmt: skip
     process = subprocess.Popen(

@@ -1,7 +1,11 @@
 """Whether a Trainer does with a Keras model what `fit` does, batch for batch."""
 
+import time
+
 import numpy as np
 import pytest
+
+TAG = 17  # of its messages
 
 
 def as_fit(make, train, kept, team, batch_size=16, epochs=2, near=2e-6):
@@ -15,12 +19,10 @@ def as_fit(make, train, kept, team, batch_size=16, epochs=2, near=2e-6):
     from tutorial_dl import Trainer
 
     mine, theirs = make(), make()
-    theirs.run_eagerly = True  # a graph takes longer to make than a few steps
     options = dict(batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0)
     (x, y), (x_kept, y_kept) = ((as_keras_has_it(x), y) for x, y in (train, kept))
-    expected = theirs.fit(
-        x, y, validation_data=(x_kept, y_kept), validation_batch_size=batch_size, **options
-    ).history
+    options |= dict(validation_data=(x_kept, y_kept), validation_batch_size=batch_size)
+    expected = of_rank_0(theirs, lambda: theirs.fit(x, y, **options).history, team.size == 1)
     trainer = Trainer(
         mine, (train, kept), team=team, batch_size=batch_size, shuffle=False, progress=False
     )
@@ -30,6 +32,27 @@ def as_fit(make, train, kept, team, batch_size=16, epochs=2, near=2e-6):
     for column, values in expected.items():
         assert history.column(column) == pytest.approx(values, rel=5e-6, abs=near), column
     return history
+
+
+def of_rank_0(model, train, alone=False):
+    """What `train()`, plain Keras's training of `model`, returns on rank 0; all get the weights.
+
+    It would be the same on all ranks, which share the processors. Collective, unless `alone`.
+    """
+    from mpi4py import MPI
+
+    comm = MPI.COMM_SELF if alone else MPI.COMM_WORLD
+    model.run_eagerly = True  # a graph takes longer to make than a few steps
+    if comm.rank == 0:
+        found = train(), model.get_weights()
+        for rank in range(1, comm.size):
+            comm.send(found, rank, TAG)
+    else:
+        while not comm.Iprobe(0, TAG):  # a receive would keep a processor busy meanwhile
+            time.sleep(0.005)
+        found = comm.recv(source=0, tag=TAG)
+    model.set_weights(found[1])
+    return found[0]
 
 
 def as_keras_has_it(x):

@@ -1,4 +1,4 @@
-"""Imports what ranks that use Keras need, apart from MPI; they are forked later (worlds.py)."""
+"""Imports what ranks that use Keras need, apart from MPI; they are forked later (preloaded.py)."""
 
 import remains
 

@@ -17,11 +17,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import preloaded
 import pytest
-from worlds import ASLEEP, WORLDS
+from preloaded import ASLEEP
+from worlds import WORLDS
 
 ONE_CALL = str(Path(__file__).with_name("one_call.py"))
 SECONDS = 600  # not a tested bound: it only ends what hangs
@@ -33,6 +36,17 @@ def run(ranks: int, function: Callable, *arguments, timeout: float = SECONDS, en
 
     call = [ONE_CALL, inspect.getfile(function), function.__name__, json.dumps(arguments)]
     return launch.run_ranks(ranks, call, timeout=timeout, capture=True, env=ASLEEP | (env or {}))
+
+
+def one_call(ranks: int, file: str, function: str, arguments: list) -> list[str]:
+    """What Python is to run as each rank of a world for one call; it is forked where possible."""
+    from numba_kernels.launch.ranks import as_fork
+
+    call = [file, function, json.dumps(arguments)]
+    server = preloaded.server("ranks_loaded", preloaded.environment_of(ranks))
+    if server is None:
+        return [ONE_CALL, *call]
+    return as_fork(server.folder, [sys.executable, "-m", "one_call", *call])[1:]
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ sleeps in a read of its socket (rank_server.py). The whole world is ended when
 
     WORLDS.call(3, file, "each_rank", [100], timeout=60) -> what the ranks printed
 
-Importing TensorFlow takes 5 to 10 s of processor time. So calls that use Keras say so
-(`keras=True`) and have their own worlds, which serve all files. The ranks of such a world are
-forked from a process that has imported it (launch/fork_server.py).
+Importing TensorFlow takes 3 to 10 s of processor time. So calls that use Keras say so
+(`keras=True`) and have their own worlds, which serve all files. The ranks of all worlds are forked
+from processes that have imported what they need (preloaded.py).
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import preloaded
 from rank_server import RECOVER
-from remains import TENSORFLOWS
 
 from numba_kernels import launch
 from numba_kernels.launch import guard
 from numba_kernels.launch.ranks import as_fork, can_fork, with_fork_server
 
-HERE = Path(__file__).parent
-SERVER = "rank_server"  # a module there
+SERVER = "rank_server"  # a module of this folder
 CALLS = 60  # per world: every team that is dropped costs it two communicators
 # In all worlds of a process; a rank takes about 100 MB, and pytest-xdist has several workers.
 RANKS = 16
@@ -46,10 +45,7 @@ RANKS = 16
 START_SECONDS = 300.0
 END_SECONDS = 100.0
 GRACE = 10.0  # for other ranks to learn of one that failed
-# Ranks of several workers share the cores, so those that wait in calls of MPICH sleep.
-ASLEEP = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
 AT_CALL = {"NUMBA_KERNELS_WINDOW", "NUMBA_KERNELS_NODE"}  # read whenever a team is made
-OF_THE_TEST = {"PYTEST_CURRENT_TEST"}  # differs from test to test, and no rank reads it
 
 
 class CallFailed(AssertionError):
@@ -69,7 +65,7 @@ class World:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.folder / "orders"))
         listener.listen(ranks)
-        environment = launch.rank_environment(ranks, ASLEEP)
+        environment = preloaded.environment_of(ranks)
         command = self._command(environment)
         # These files stay open, so that they can be read after the world and its folder have gone.
         names = ["mpiexec", *(f"{r}.{which}" for r in range(ranks) for which in ("out", "err"))]
@@ -89,17 +85,20 @@ class World:
             raise
         finally:
             listener.close()
-        self.processes = {self.process.pid, *guard.descendants(self.process.pid)}
+        below = guard.descendants(self.process.pid)
+        self.processes = {self.process.pid, *below, *self.pids.values()}
 
     def _command(self, environment: dict[str, str]) -> list[str]:
-        """What starts the ranks; those that use Keras are forked, with Keras loaded."""
-        path = [str(HERE), *filter(None, [environment.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(path)
+        """What starts the ranks; they are forked where possible."""
         folder = str(self.folder)
         rank = [sys.executable, "-m", SERVER, folder]
-        if self.keras and can_fork(environment):
+        loaded = "keras_loaded" if self.keras else "ranks_loaded"
+        server = preloaded.server(loaded, environment)
+        if server is not None:
+            return launch.mpiexec_command(self.ranks, as_fork(server.folder, rank))
+        if self.keras and can_fork(environment):  # in an environment of the test's own
             mpiexec = launch.mpiexec_command(self.ranks, as_fork(folder, rank))
-            return with_fork_server("keras_loaded", folder, mpiexec)
+            return with_fork_server(loaded, folder, mpiexec)
         return launch.mpiexec_command(self.ranks, rank)
 
     def _meet(self, listener: socket.socket) -> None:
@@ -202,12 +201,15 @@ class World:
         self._close()
 
     def kill(self) -> None:
-        """End all processes of the world, by force."""
+        """End all processes of the world, by force, with what its ranks have started."""
+        started = [each for pid in self.pids.values() for each in guard.descendants(pid)]
         for _ in range(2):  # at the second signal the guard kills what is left
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.5)
         self.process.wait(END_SECONDS)
+        for each in started:  # the guard has not seen those of ranks that were forked elsewhere
+            guard.send(each, signal.SIGKILL)
         self._close()
 
     def _close(self) -> None:
@@ -225,8 +227,7 @@ class World:
 
 def surroundings() -> tuple:
     """What a new process would inherit from this one: folder and environment."""
-    without = (*OF_THE_TEST, *TENSORFLOWS)  # TensorFlow sets those when it is imported
-    return os.getcwd(), {k: v for k, v in os.environ.items() if not k.startswith(without)}
+    return os.getcwd(), preloaded.variables()
 
 
 class Worlds:
@@ -262,7 +263,8 @@ class Worlds:
 
     def pids(self) -> set[int]:
         """Processes that may stay when a test ends."""
-        return set().union(*(world.processes for world in self.kept.values()))
+        kept = (world.processes for world in self.kept.values())
+        return preloaded.pids().union(*kept)
 
     def end(self) -> list[str]:
         """End all worlds; returns what went wrong with worlds that ended outside of their tests."""

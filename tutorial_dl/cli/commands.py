@@ -155,7 +155,7 @@ def train(file: Path | None = None, **given) -> None:
             words,
             grace=grace,
             survive=asked.survives,
-            env=terminal,
+            env=terminal | job.passed_on(asked),
             preload=job.preload(asked.data.model),
         )
     except (ValueError, launch.LaunchError, OSError) as error:

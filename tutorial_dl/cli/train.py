@@ -3,6 +3,7 @@
 A rank trains; if a run fails, one rank reports it, once.
 """
 
+import json
 import os
 import sys
 import traceback
@@ -22,6 +23,7 @@ from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden
 from ..training.columns import columns
 from ..training.setup import of_files, prepare, ranks_of
+from . import ASKED
 from .errors import check_writable
 from .train_result import summary, write, write_config, write_timeline
 
@@ -63,6 +65,22 @@ def check_folder(folder: Path) -> None:
         raise OSError(f"cannot write checkpoints: {folder} is not a folder")
     elif not os.access(folder, os.W_OK | os.X_OK):
         raise OSError(f"cannot write to {folder}: permission denied")
+
+
+def passed_on(config: RunConfig) -> dict[str, str]:
+    """The variable that tells `run_asked` the options."""
+    return {ASKED: json.dumps(config.changed())}
+
+
+def run_asked(options: str) -> int:
+    """The work of a rank that `train` has started with `passed_on`; returns the exit status."""
+    try:
+        config = RunConfig.of(**json.loads(options))
+        check(config)
+        return run_rank(config)
+    except (ValueError, launch.LaunchError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2
 
 
 def run_rank(config: RunConfig) -> int:

@@ -357,6 +357,21 @@ def test_closures_and_functions_without_a_file_are_not_kept(tmp_path, monkeypatc
     assert sum(again.stats.cache_misses.values()) == 2  # not what is on disk
 
 
+def test_one_kernel_for_all_integers_and_one_for_each_boolean():
+    @compiled(cache=False)
+    def times(x, n, backwards):
+        return -n * x if backwards else n * x
+
+    @compiled(cache=False)
+    def calls(x, n):
+        return times(x, 2, False) + times(x, 3, False) + times(x, n, True)
+
+    assert calls(1.0, 4) == 1.0
+    assert sorted(str(kinds[1:]) for kinds in times.signatures) == [
+        "(int64, Literal[bool](False))", "(int64, Literal[bool](True))",
+    ]  # fmt: skip
+
+
 # Old versions
 
 

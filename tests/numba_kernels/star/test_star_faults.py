@@ -237,10 +237,10 @@ def kills(seed):
 
 @pytest.mark.parametrize("env", [WINDOW, MESSAGES], ids=["window", "messages"])
 def test_kills(env):
-    from on_ranks import ONE_CALL
+    from on_ranks import one_call
 
     from numba_kernels import launch
 
-    call = [ONE_CALL, __file__, "kills", "[1]"]
+    call = one_call(4, __file__, "kills", [1])
     done = launch.run_ranks(4, call, timeout=600, capture=True, env=env, survive=True)
     assert "hub 2" in done.stdout and "leaf 3" in done.stdout, done.stdout + done.stderr

@@ -111,6 +111,7 @@ def test_each_word_goes_through(parsed, name):
         assert parsed("train", "-n", "2", under_mpi=False) == said
     else:
         assert parsed(*said.words()) == said
+        assert RunConfig.of(**json.loads(json.dumps(said.changed()))) == said  # how ranks get them
 
 
 @pytest.mark.parametrize("given", others(), ids=list(STRATEGY_OPTIONS))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from on_ranks import ONE_CALL
+from on_ranks import one_call
 
 from numba_kernels import launch, optimizers
 from numba_kernels.errors import PeerError
@@ -208,7 +208,7 @@ def one_of_two_by_two_fails():
 
 def test_a_stopped_and_killed_rank_is_named_with_its_stage():
     """Rank 1 of 3 is stopped, which is reported, and then killed: the others end with a line."""
-    call = [ONE_CALL, __file__, "one_is_stopped_and_killed", "[]"]
+    call = one_call(3, __file__, "one_is_stopped_and_killed", [])
     done = launch.run_ranks(3, call, timeout=600, capture=True, survive=True)
     layers = r"stage 1: layer_\d, activation_\d"
     for rank in (0, 2):

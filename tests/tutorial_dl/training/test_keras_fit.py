@@ -94,31 +94,35 @@ def samples():
 
 
 def by_keras(make, dataset, epochs):
-    """The model after `fit`, with the batches in our order."""
+    """({name: loss or metric}, the model) after `fit`, with the batches in our order."""
+    from as_fit import of_rank_0
+
     from tutorial_dl.data import Batches
 
     model, batches = compiled(make), Batches(dataset.train, BATCH, seed=5)
-    model.run_eagerly = True  # a graph takes longer to make than a few steps
-    for epoch in range(epochs):
-        for x, y in batches.epoch(epoch):
-            model.train_on_batch(x, y)
-    return model
+
+    def train():
+        for epoch in range(epochs):
+            for x, y in batches.epoch(epoch):
+                model.train_on_batch(x, y)
+        kept = dataset.validation
+        return model.evaluate(
+            kept.inputs, kept.targets, batch_size=SAMPLES, verbose=0, return_dict=True
+        )
+
+    return of_rank_0(model, train), model
 
 
 def as_keras(make, dataset, strategy, check=lambda model: None):
     from numba_kernels.optimizers import SGD
     from tutorial_dl import Trainer
 
-    model, theirs = compiled(make), by_keras(make, dataset, 3)
+    model, (expected, theirs) = compiled(make), by_keras(make, dataset, 3)
     trainer = Trainer(model, dataset, strategy, SGD(RATE), batch_size=BATCH, seed=5, progress=False)
     history = trainer.fit(3)
-    for mine, expected in zip(model.get_weights(), theirs.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, expected, rtol=0, atol=2e-6)
+    for mine, its in zip(model.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, its, rtol=0, atol=2e-6)
     check(model)
-    kept = dataset.validation
-    expected = theirs.evaluate(
-        kept.inputs, kept.targets, batch_size=SAMPLES, verbose=0, return_dict=True
-    )
     for found in (trainer.evaluate(), {n: history.last[f"val_{n}"] for n in expected}):
         assert {n: found[n] for n in expected} == pytest.approx(expected, rel=1e-5)
 

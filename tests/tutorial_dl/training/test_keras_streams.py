@@ -105,17 +105,17 @@ def generator(*parts):
 
 def same(make, ours, theirs, epochs=EPOCHS, kept=None, steps=None, **options):
     """Training on `ours` by the ranks is `fit` on `theirs`: weights, and all columns."""
+    from as_fit import of_rank_0
+
     from tutorial_dl import Trainer
 
     model, expected = make(), make()
-    expected.run_eagerly = True  # a graph takes longer to make than a few steps
     given = ours if kept is None else (ours, kept[0])
     trainer = Trainer(model, given, progress=False, shuffle=False, **options)
     history = trainer.fit(epochs)
-    right = expected.fit(
-        theirs, epochs=epochs, shuffle=False, verbose=0, steps_per_epoch=steps,
-        validation_data=None if kept is None else kept[1], **options,
-    ).history  # fmt: skip
+    options |= dict(epochs=epochs, shuffle=False, verbose=0, steps_per_epoch=steps)
+    options["validation_data"] = None if kept is None else kept[1]
+    right = of_rank_0(expected, lambda: expected.fit(theirs, **options).history)
     for mine, its in zip(model.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(mine, its, rtol=0, atol=1e-6)
     assert right.keys() <= history.last.keys()
@@ -171,18 +171,23 @@ def test_three_ranks_train_on_streams_as_fit_does(on_ranks):
 
 def in_any_order():
     """A PyDataset's batches are shuffled by seed and epoch; a random order is rank 0's."""
+    from as_fit import of_rank_0
+
     from numba_kernels import Team
     from tutorial_dl import Trainer
 
     team = Team()
     x, y, _ = arrays()
     model, expected, dataset = classifier(), classifier(), py_dataset(x, y)
-    expected.run_eagerly = True
     Trainer(model, dataset, seed=4, progress=False).fit(EPOCHS)
     orders = [np.random.default_rng((4, epoch)).permutation(len(dataset)) for epoch in range(2)]
     assert (orders[0] != orders[1]).any()
-    for i in np.concatenate(orders):
-        expected.train_on_batch(*dataset[int(i)])
+
+    def train():
+        for i in np.concatenate(orders):
+            expected.train_on_batch(*dataset[int(i)])
+
+    of_rank_0(expected, train)
     for mine, its in zip(model.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(mine, its, rtol=0, atol=1e-6)
 

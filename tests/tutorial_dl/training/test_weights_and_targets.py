@@ -54,16 +54,23 @@ def autoencoder():
     return model
 
 
-def by_keras(make, data):
-    """Model, and its losses, after training on the batches of our order."""
+def by_keras(make, data, kept):
+    """({name: loss or metric of `kept`}, the model) after training on the batches of our order."""
+    from as_fit import of_rank_0
+
     from tutorial_dl.data import Batches
 
     model, batches = make(), Batches(data, BATCH, seed=5)
-    model.run_eagerly = True  # a graph takes longer to make than a few steps
-    for epoch in range(EPOCHS):
-        for x, y, *weights in batches.epoch(epoch):
-            model.train_on_batch(x, y if isinstance(y, dict) or len(y) else None, *weights)
-    return model
+
+    def train():
+        for epoch in range(EPOCHS):
+            for x, y, *weights in batches.epoch(epoch):
+                model.train_on_batch(x, y if isinstance(y, dict) or len(y) else None, *weights)
+        targets = kept.targets if isinstance(kept.targets, dict) or len(kept.targets) else None
+        options = dict(sample_weight=kept.weights, verbose=0, return_dict=True)
+        return model.evaluate(kept.inputs, targets, len(kept), **options)
+
+    return of_rank_0(model, train), model
 
 
 def same(make, made, weighted=None, **options):
@@ -72,17 +79,12 @@ def same(make, made, weighted=None, **options):
     from tutorial_dl.data import dataset_of
 
     dataset = dataset_of(made)
-    expected = by_keras(make, weighted or dataset.train)
+    values, expected = by_keras(make, weighted or dataset.train, dataset.validation)
     model = make()
     trainer = Trainer(model, made, batch_size=BATCH, seed=5, progress=False, **options)
     history = trainer.fit(EPOCHS)
     for mine, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-6)
-    kept = dataset.validation
-    targets = kept.targets if isinstance(kept.targets, dict) or len(kept.targets) else None
-    values = expected.evaluate(
-        kept.inputs, targets, len(kept), sample_weight=kept.weights, verbose=0, return_dict=True
-    )
     for name, value in values.items():
         assert history.last[f"val_{name}"] == pytest.approx(value, rel=1e-5), name
 

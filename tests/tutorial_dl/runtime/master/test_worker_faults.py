@@ -1,6 +1,5 @@
 """Workers raise, die, sleep or compute NaN: the others train on and report it."""
 
-import json
 import os
 import random
 import signal
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from on_ranks import ONE_CALL
+from on_ranks import one_call
 
 EPOCHS = 10
 FORMS = ("downpour", "downpour synchronous", "elastic", "elastic synchronous", "energy")
@@ -339,11 +338,8 @@ def run_killed(tmp_path, ranks, form, kills, *more, function="killed", env=None)
     from numba_kernels import launch
 
     seed = int(time.time())
-    arguments = json.dumps([str(tmp_path), seed, form, *more])
-    done = launch.run_ranks(
-        ranks, [ONE_CALL, __file__, function, arguments],
-        timeout=600, env=env, capture=True, survive=True,
-    )  # fmt: skip
+    call = one_call(ranks, __file__, function, [str(tmp_path), seed, form, *more])
+    done = launch.run_ranks(ranks, call, timeout=600, env=env, capture=True, survive=True)
     assert done.returncode == 0, f"{seed}\n{done.stderr}"
     assert "Traceback" not in done.stderr, f"{seed}\n{done.stderr}"
     assert done.stderr.count("is lost") == kills
