@@ -35,7 +35,7 @@ from tutorial_dl.model_parallel import keras_context_rules
 from tutorial_dl.model_parallel.keras_context import is_dropout, positions_in
 from tutorial_dl.model_parallel.keras_context_layers import DropoutOfPart
 from tutorial_dl.model_parallel.keras_rules import CONVOLUTIONS
-from tutorial_dl.model_parallel.keras_stages import is_float
+from tutorial_dl.model_parallel.keras_stage import is_float
 from tutorial_dl.model_parallel.keras_tensor import Cut
 from tutorial_dl.model_parallel.keras_tensor_layers import (
     Divide,

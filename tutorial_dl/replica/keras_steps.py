@@ -227,7 +227,8 @@ class KerasSteps(KerasVariables):
             except Exception as error:
                 wrong = own_step.no_test_step(self.model) or misfit(self.model, *zeros[:2])
                 raise wrong or self._metrics.failed(one) or error from None
-            self._masked = self._may_mask and masked(self.model(one[0], training=False))
+            with self._hidden_chatter():
+                self._masked = self._may_mask and masked(self.model(one[0], training=False))
             self._built = True
 
 
