@@ -10,10 +10,12 @@ import os
 from pathlib import Path
 
 import clock
+import preloaded
 import pytest
 from modules import load
 
-os.environ.pop("MPIR_CVAR_ENABLE_HEAVY_YIELD", None)  # ranks wait as a user's do
+os.environ.pop("MPIR_CVAR_ENABLE_HEAVY_YIELD", None)  # ranks wait as a user's do,
+preloaded.ASLEEP.clear()  # those of `on_ranks`, too
 ROWS: list[tuple[str, str, str, bool]] = []  # what, asked, measured, whether it is ok
 SHOWN: set[str] = set()  # tests whose failure is one of these
 

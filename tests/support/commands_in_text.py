@@ -7,14 +7,22 @@ import shlex
 
 import typer
 
-FENCE = re.compile(r"^```(?:sh|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(sh|bash|)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OURS = re.compile(r"(\$ )?(\w+=\S+ )*(python -m (tutorial_dl|numba_kernels)|make|mpiexec|srun)\b")
 
 
 def commands(text: str) -> list[str]:
-    """The lines of shell in a Markdown text; a line that ends in a backslash has its next one."""
-    blocks = (block.replace("\\\n", " ") for block in FENCE.findall(text))
-    lines = (line.partition(" #")[0].strip() for block in blocks for line in block.splitlines())
-    return [line for line in lines if line]
+    """The lines of shell in a Markdown text; a line that ends in a backslash has its next one.
+
+    Of a block whose language is not said, those that begin with a command of the project.
+    """
+    found = []
+    for language, block in FENCE.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            line = line.partition(" #")[0].strip()
+            if line and (language or OURS.match(line)):
+                found.append(line.removeprefix("$ "))
+    return found
 
 
 def wrong(line: str, targets: set[str]) -> str:
@@ -32,7 +40,9 @@ def wrong(line: str, targets: set[str]) -> str:
         try:
             parse(typer.main.get_command(app), words[words.index("tutorial_dl") + 1 :])
         except Exception as error:  # of typer's own copy of click, or of click
-            return getattr(error, "message", None) or repr(error)
+            said = getattr(error, "message", None) or repr(error)
+            # A file that a text names is there only where the text's commands are run
+            return "" if said.startswith("cannot read") and "No such file" in said else said
     return ""
 
 

@@ -19,12 +19,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import leftovers
+import psutil
 from memory import proportional
 
 from numba_kernels import environment
 
 VARIABLE = "TUTORIAL_DL_TEST_LIMIT"
-FILES = ("memory.max", "memory.limit_in_bytes")  # versions 2 and 1 of cgroups
+# Versions 2 and 1 of cgroups: memory, and what may be swapped out (in version 1, both together)
+FILES = ("memory.max", "memory.limit_in_bytes")
+SWAP = {"memory.swap.max": 0, "memory.memsw.limit_in_bytes": 1}
 EVENTS = ("memory.events", "memory.oom_control")
 
 
@@ -34,12 +37,25 @@ def make_group(limit: int) -> Path | None:
         folder = outer / f"test-{uuid.uuid4().hex[:8]}"
         with suppress(OSError):
             folder.mkdir()
-            for name in FILES:
-                with suppress(OSError):
-                    (folder / name).write_text(str(limit))
-                    return folder
+            if _limited(folder, limit):
+                return folder
             folder.rmdir()
     return None
+
+
+def _limited(folder: Path, limit: int) -> bool:
+    """Limit the memory of a cgroup; whether that holds, although processes could be swapped out."""
+    for name in FILES:
+        with suppress(OSError):
+            (folder / name).write_text(str(limit))
+            break
+    else:
+        return False
+    for name, share in SWAP.items():
+        with suppress(OSError):
+            (folder / name).write_text(str(share * limit))
+            return True
+    return psutil.swap_memory().total == 0
 
 
 class Limited:

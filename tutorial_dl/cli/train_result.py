@@ -58,7 +58,8 @@ def summary(config: RunConfig, trainer) -> dict:
             ("parameters", sum(s.size for s in one.replica.segments)),
         )}  # fmt: skip
     quality = [n for one in trainer.callbacks for n in getattr(one, "columns", ())]
-    result |= {name: history.last[name] for name in quality}
+    # (A checkpoint of an earlier version may lack one.)
+    result |= {name: history.last[name] for name in quality if name in history.last}
     for one in trainer.callbacks:
         if hasattr(one, "pictures"):  # a GAN's (training/gan_samples.py)
             result["samples"] = one.pictures()

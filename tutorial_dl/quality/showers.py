@@ -111,17 +111,24 @@ def profile_error(generated: np.ndarray, simulated: np.ndarray) -> float:
 def resolution_error(
     generated: np.ndarray, simulated: np.ndarray, energies: np.ndarray, parts: int = 3
 ) -> float:
-    """Largest relative error of the resolution, among `parts` equally large ranges of energy.
+    """Largest relative error of the resolution, in at most `parts` equally large ranges of energy.
 
     The resolution is the standard deviation over the mean of the energy in all voxels over the
-    particle's. Of n showers in a range, its own statistical error is about 1 / sqrt(n).
+    particle's. Of n showers in a range, its own statistical error is about 1 / sqrt(n). Where no
+    energy is generated at all, the error is 1.
     """
-    energies, found = np.ravel(energies), []
+    energies, found = np.ravel(energies), [0.0]
+    parts = max(1, min(parts, len(energies) // 2))
     ratios = [s.sum(axis=(1, 2, 3), dtype=np.float64) / energies for s in (generated, simulated)]
     for here in np.array_split(np.argsort(energies), parts):
-        ours, theirs = (ratio[here].std() / ratio[here].mean() for ratio in ratios)
-        found.append(abs(ours / theirs - 1))
-    return float(max(found))
+        means = [ratio[here].mean() for ratio in ratios]
+        ours, theirs = (
+            ratio[here].std() / mean if mean > 0 else 0.0
+            for ratio, mean in zip(ratios, means, strict=True)
+        )
+        if theirs > 0:  # a single shower has none
+            found.append(abs(ours / theirs - 1))
+    return float(np.max(found))
 
 
 def response(showers: np.ndarray, energy: float) -> tuple[float, float]:

@@ -70,7 +70,7 @@ def test_what_pages_lack_is_named(tmp_path):
     (docs / "one.md").write_text("[a](three.md#x) [b](https://example.org)")
     (docs / "two.md").write_text("# Two")
     assert pages.problems(tmp_path) == [
-        "docs/two.md is in no toctree of docs/index.md", "one.md: there is no three.md",
+        "docs/two.md is in no toctree of docs/index.md", "docs/one.md: there is no three.md",
     ]  # fmt: skip
 
 

@@ -50,6 +50,9 @@ def write(
     _rewrite(out.glob("*.md"), "](../", "](")
     guide = (root / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
     (out / "guide.md").write_text(guide.replace("# tutorial-dl", "# Guide", 1), encoding="utf-8")
+    binder = (root / "binder/README.md").read_text(encoding="utf-8").replace("](../docs/", "](../")
+    _write(out / "binder/README.md", f"---\norphan: true\n---\n\n{binder}")
+    shutil.copy(root / "binder/badge.svg", out / "binder")
     _notebooks(notebooks, found, out / "notebooks")
     for page, text in reference.pages(names, blocks, found):
         _write(out / "api" / f"{page}.md", text)
@@ -149,7 +152,7 @@ def gallery(found: list[cells.Cell]) -> str:
 
 
 def problems(root: Path) -> list[str]:
-    """What the pages in docs/ name that there is not: pages that the home page does not list."""
+    """What pages and READMEs link to that is not there, and pages that are in no toctree."""
     docs = root / "docs"
     listed = set(re.findall(r"^([\w/]+)$", (docs / "index.md").read_text(), re.MULTILINE))
     found = [
@@ -157,15 +160,19 @@ def problems(root: Path) -> list[str]:
         for file in sorted(docs.glob("*.md"))
         if file.stem not in listed | {"index"}
     ]
-    for file in sorted(docs.glob("*.md")):
-        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", file.read_text(encoding="utf-8")):
-            if not (docs / link).exists() and not _made(link):
-                found.append(f"{file.name}: there is no {link}")
+    pages = [*sorted(docs.glob("*.md")), root / "README.md", root / "binder/README.md"]
+    for file in filter(Path.exists, pages):
+        text = file.read_text(encoding="utf-8").replace("](docs/", "](")
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
+            folder = docs if file.parent == root else file.parent
+            there = (folder / link).exists() or (root / link).exists()
+            if not there and not (file.name == "index.md" and _made(link)):
+                found.append(f"{file.relative_to(root)}: there is no {link}")
     return found
 
 
 def _made(link: str) -> bool:
-    """Whether the link leads to a page that this module makes."""
-    return link in ("guide.md", "gallery.md") or link.startswith(
-        ("api/", "commands/", "notebooks/index")
-    )
+    """Whether the link, of the home page, leads to a page that this module makes."""
+    return link in (
+        "guide.md", "gallery.md", "api/index.md", "commands/index.md", "notebooks/index.md"
+    )  # fmt: skip
