@@ -34,6 +34,7 @@ class OnParts(KerasReplica):
 
     sequences: Sequences | None = None  # None: this rank has whole sequences
     refuses_xla = "its ranks communicate while they compute a gradient"
+    _calls_python = True  # in graphs, to do so
 
     def divided(self, model: Any) -> Any:
         """The model of this rank's part of sequences, from that of whole ones. Collective."""

@@ -124,8 +124,15 @@ def part_of_constants(node: Any, length: int, take: Any) -> tuple[tuple, dict]:
     dimensions = max(len(t.shape) for t in node.input_tensors)
 
     def part(value: Any) -> Any:
-        if isinstance(value, keras.KerasTensor | str) or np.ndim(value) < dimensions - 1:
+        if isinstance(value, keras.KerasTensor | str):
             return value
+        if len(np.shape(value)) < dimensions - 1:
+            return value
+        if isinstance(value, keras.Variable):
+            refuse(
+                f"operation '{node.operation.name}' on parts of sequences",
+                f"it takes weights of a layer, '{value.path}': let a layer of that name compute it",
+            )
         axis = np.ndim(value) - (dimensions - 1)  # of positions, as arrays are broadcast
         size = np.shape(value)[axis]
         return take(value, axis) if size == length and size > 1 else value

@@ -84,6 +84,11 @@ class KerasStage(Stage):
         values = {id(t): a for t, a in zip(self.inputs, x, strict=True)}
         for node in self.nodes:
             compute(node, values, training)
+            if getattr(node.operation, "losses", None):
+                raise ValueError(
+                    f"layer '{node.operation.name}' calls add_loss, which stages would lose: make "
+                    "it part of the model's loss, or train without --pipeline and --shard"
+                )
         return [tf.identity(values[id(t)]) for t in self.given]
 
     def _graph(self, x: list, training: bool = False) -> list:

@@ -11,6 +11,7 @@ Layers that are not cut are the model's own, in both models.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,6 +88,12 @@ class Cut:
                 )
         self.local = self._model()
         self.pieces = [self._piece(v) for v in self.local.trainable_weights]
+        for number, times in Counter(piece.whole for piece in self.pieces).items():
+            if number is not None and times > 1:
+                raise ValueError(
+                    f"weights '{model.trainable_weights[number].path}' are used by a layer that is "
+                    "cut and by another one: use the rule 'replicate' for the first"
+                )
 
     def _prepare(self) -> None:
         """Called before the first node is computed."""

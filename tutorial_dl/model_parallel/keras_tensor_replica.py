@@ -94,6 +94,17 @@ class KerasTensorReplica(OnParts):
             alias(variable, nothing[start : start + size].reshape(variable.shape))
         self.whole.parameters = self.whole.gradient = np.zeros(0, self.dtype)
 
+    def _function(self, step: Any, batch: Batch) -> tuple:
+        found = super()._function(step, batch)
+        others = {id(v.value): v.path for v in self._others}
+        for one in found[0].variables:
+            if id(one) in others:
+                raise ValueError(
+                    f"weights '{others[id(one)]}' of a layer that is cut are used by another one: "
+                    "use the rule 'replicate' for the first"
+                )
+        return found
+
     def compute_gradient(self, batch: Batch, *apart: Any, **options: Any) -> tuple[float, int]:
         found = super().compute_gradient(batch, *apart, **options)
         if self.pieces.partial and found[1] and not self.pieces.complete(self.gradient):

@@ -72,6 +72,7 @@ class CutInParts(Cut):
         self.parts: dict[int, Any] = {}  # tensors of the whole model by id: this rank's part
         self._fresh: Counter[str] = Counter()
         weights = [v for n in self.nodes for v in getattr(n.operation, "weights", [])]
+        weights += [v for n in self.nodes for v in given_to(n) if isinstance(v, keras.Variable)]
         self._uses = Counter(map(id, weights))
         self._weighted: set[int] = set()  # tensors that depend on weights
         for node in self.nodes:
@@ -126,6 +127,11 @@ class CutInParts(Cut):
     def _is_able(self, node: Any) -> bool:
         """Whether a node that is not cut can compute a part, and has something to divide."""
         outputs, layer = node.output_tensors, node.operation
+        # A layer of the user's own may call add_loss, or keep statistics
+        if isinstance(layer, keras.Layer) and not keras_context_rules.of_keras(layer):
+            return False
+        if any(isinstance(a, keras.Variable) for a in given_to(node)):
+            return False
         if self.kind(node) != "replicate" or not all(
             self._divides(t) and id(t) in self._weighted for t in outputs
         ):
@@ -155,13 +161,15 @@ class CutInParts(Cut):
         """This rank's part of a tensor of the whole model."""
         if id(t) not in self.parts:
             name = self._named(t, "divide")
-            self.parts[id(t)] = Divide(name, self.sums, t.shape[1])(self.values[id(t)])
+            divide = Divide(name, self.sums, t.shape[1], **casts_nothing(t))
+            self.parts[id(t)] = divide(self.values[id(t)])
         return self.parts[id(t)]
 
     def whole(self, t: Any) -> Any:
         if id(t) not in self.values:
             name = self._named(t, "join")
-            self.values[id(t)] = Join(name, self.sums, t.shape[1])(self.parts[id(t)])
+            join = Join(name, self.sums, t.shape[1], **casts_nothing(t))
+            self.values[id(t)] = join(self.parts[id(t)])
         return self.values[id(t)]
 
     def _named(self, one: Any, suffix: str) -> str:
@@ -183,7 +191,9 @@ class CutInParts(Cut):
         layer, length = node.operation, node.output_tensors[0].shape[1]
         mine = OfSequence(self.sums.reductions.places(length), self.team.rank)
         if is_dropout(layer):
-            dropout = DropoutOfPart(self._named(layer, "part"), layer, mine)
+            dropout = DropoutOfPart(
+                self._named(layer, "part"), layer, mine, dtype=layer.dtype_policy
+            )
             outputs = [dropout(self.part(node.input_tensors[0]))]
         else:
             given = keras_context_rules.part_of_constants(
@@ -200,7 +210,9 @@ class CutInParts(Cut):
         for t in node.input_tensors:
             if id(t) in self.parts and is_float(t.dtype) and not_convolving(node):
                 if id(t) not in self.entered:
-                    enter = EnterFromPart(self._named(t, "enter"), self.sums, t.shape[1])
+                    enter = EnterFromPart(
+                        self._named(t, "enter"), self.sums, t.shape[1], dtype=t.dtype
+                    )
                     self.entered[id(t)] = enter(self.parts[id(t)])
             else:
                 self.whole(t)
@@ -211,7 +223,8 @@ class CutInParts(Cut):
             return super()._leave(node, bias, activation)
         name, size = f"{node.operation.name}_leave", None if bias is None else bias.shape[0]
         length = node.output_tensors[0].shape[1]
-        return LeaveInParts(name, self.sums, length, size, activation)
+        how = {"activation": activation, "dtype": node.operation.dtype_policy}
+        return LeaveInParts(name, self.sums, length, size, **how)
 
     def _apply(self, node: Any, operation: Any, values: dict[int, Any], after: Any = None) -> None:
         super()._apply(node, operation, values, after)
@@ -219,6 +232,16 @@ class CutInParts(Cut):
             for t in node.output_tensors:
                 self.parts[id(t)] = self.values.pop(id(t))
             self._partial |= set() if after.bias is None else {id(after.bias)}
+
+
+def casts_nothing(t: Any) -> dict[str, Any]:
+    """The option of a layer that is to leave the type of its input as it is."""
+    return {"dtype": t.dtype} if is_float(t.dtype) else {}
+
+
+def given_to(node: Any) -> list[Any]:
+    """All arguments of a node's call."""
+    return keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
 
 
 def not_convolving(node: Any) -> bool:

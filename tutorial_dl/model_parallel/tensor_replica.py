@@ -19,7 +19,7 @@ import numpy as np
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.pieces import Piece, Pieces
 from tutorial_dl.model_parallel.tensor import TensorReplica
-from tutorial_dl.replica.base import Batch, Segment, written
+from tutorial_dl.replica.base import Batch, Segment, plain, written
 from tutorial_dl.replica.layered import LayeredReplica
 from tutorial_dl.replica.layers import Activation, Chain, Conv2D, Dense, Layer
 from tutorial_dl.replica.transformer import Attention
@@ -106,6 +106,10 @@ class LayeredTensorReplica(TensorReplica):
     @property
     def whole_size(self) -> int:
         return self.pieces.whole_size
+
+    def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
+        """Compute samples, before training: layers refuse those without positions. Collective."""
+        self.predict(plain(batch)[0])
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
         seeds = self.random

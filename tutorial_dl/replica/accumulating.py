@@ -28,7 +28,15 @@ class Accumulating(Around):
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
         """As for the whole batch; every piece is computed, even one without samples."""
-        data = Data(*batch)
+        seeds = None if self.inner.random is None else np.array(self.inner.random)
+        try:
+            return self._pieces(Data(*batch))
+        except BaseException:
+            if seeds is not None and seeds.size:
+                self.inner.random = seeds  # a step that failed is made again alike
+            raise
+
+    def _pieces(self, data: Data) -> tuple[float, int]:
         total, loss = len(data), 0.0
         self._sum[:] = 0
         self.gradient_is_finite = True

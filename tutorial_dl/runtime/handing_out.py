@@ -242,10 +242,11 @@ def check_strategy(dataset: Dataset, strategy: Any, with_master: bool) -> None:
             f"'{dataset.name}' are a stream: use strategy 'synchronous', or data in arrays or HDF5 "
             "files"
         )
-    if streams and strategy.takes_parts:
+    if streams and (strategy.takes_parts or strategy.sharers is not strategy.team):
+        instead = "shard 1, or data" if strategy.takes_parts else "data"
         raise ValueError(
-            f"{strategy.name} needs samples by number, and data '{dataset.name}' are a stream: use "
-            "shard 1, or data in arrays or HDF5 files"
+            f"{type(strategy).__name__} needs samples by number, and data '{dataset.name}' are a stream: use "
+            f"{instead} in arrays or HDF5 files"
         )
     if dataset.validation is None and with_master:
         raise ValueError(f"strategy {strategy.name!r} needs validation data")

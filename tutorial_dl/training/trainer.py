@@ -360,6 +360,11 @@ class Trainer:
         """A Stream of what a user has as one; anything else as it is. Collective."""
         if not is_stream(data):
             return data
+        if self.strategy.sharers is not self.strategy.team:
+            raise ValueError(
+                f"{type(self.strategy).__name__} needs samples by number, not a stream: use arrays "
+                "or HDF5 files"
+            )
         return opened(dataset_of(data), self.team).train
 
     def save(self, path) -> None:

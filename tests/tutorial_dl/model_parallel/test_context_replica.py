@@ -12,7 +12,7 @@ from numba_kernels.allreduce.elementwise import bounds
 from numba_kernels.team.team import Team
 from tutorial_dl import Trainer, strategies
 from tutorial_dl.config import RunConfig
-from tutorial_dl.data import Data, Dataset
+from tutorial_dl.data import Data, Dataset, stream
 from tutorial_dl.model_parallel import ContextReplica, Grid, PipelinedReplica
 from tutorial_dl.replica import DenseReplica, LayeredReplica, TransformerReplica
 from tutorial_dl.replica.layered import mlp_layers
@@ -354,6 +354,20 @@ def test_the_command_line(tmp_path):
     options = options_of(tmp_path, __file__, *LINES)
     four = same_commands(tmp_path, options, ["--context", 2, "--pipeline", 2])
     assert four["ranks"] == 4 and four["config"]["context"] == {"context": 2}
+
+
+def test_ranks_that_share_samples_take_no_stream():
+    """Each rank would read samples of its own."""
+    grid = Grid(Team(), context=1)
+    model = TransformerReplica(7, 8, 8, heads=2, blocks=1, seed=1)
+    tokens = np.zeros((4, 8), np.int64)
+    found = ContextReplica(model, grid), (tokens, tokens), strategies.ContextParallel(grid)
+    batches = stream(((tokens, tokens) for _ in range(2)), steps=2)
+    with pytest.raises(ValueError, match=r"needs samples by number, and data .* are a stream"):
+        Trainer(found[0], batches, found[2], progress=False)
+    trainer = Trainer(*found, progress=False, batch_size=4)
+    with pytest.raises(ValueError, match="ContextParallel needs samples by number, not a stream"):
+        trainer.evaluate(batches)
 
 
 def test_what_does_not_fit_is_refused_in_one_line():

@@ -135,6 +135,22 @@ def after(*more, **options):
     return model
 
 
+class Penalised(layers.Layer):
+    makes_no_mask = True
+
+    def call(self, x):
+        self.add_loss(0.1 * keras.ops.mean(x**2))
+        return x
+
+
+def test_a_loss_that_a_layer_adds_is_refused():
+    x, y = np.ones((4, 4), np.float32), np.ones((4, 1), np.float32)
+    model = after(Penalised(name="penalised"))
+    with pytest.raises(ValueError, match="layer 'penalised' calls add_loss, which stages would"):
+        parts = PipelinedReplica(replica.of(model), Grid(Team(), 1), "gpipe", 2, sample=x[:2])
+        parts.compute_gradient((x, y))
+
+
 def test_what_micro_batches_would_change_is_refused_by_name():
     regular = keras.regularizers.L2(0.1)
     for words, build in {

@@ -345,6 +345,22 @@ class Mine(layers.Layer):
         return x
 
 
+class Transposed(layers.Layer):
+    makes_no_mask = True
+
+    def __init__(self, other, **options):
+        super().__init__(**options)
+        self.other = other
+
+    def call(self, x):
+        return keras.ops.matmul(x, keras.ops.transpose(self.other.kernel))
+
+
+def tied():
+    one = layers.Dense(8, name="one")
+    return chain(one, layers.Dense(8, name="two"), Transposed(one, name="three"))
+
+
 PAIR = {"one": "columns", "two": "rows"}
 GROUPS = {"filters": 8, "kernel_size": 1, "groups": 2, "name": "grouped"}
 
@@ -371,6 +387,8 @@ GROUPS = {"filters": 8, "kernel_size": 1, "groups": 2, "name": "grouped"}
         ("layer 'two', cut by rows, has a bias_constraint: replicate it",
          lambda: pair({"units": 8}, second={"bias_constraint": "non_neg"}), PAIR),
         ("layer 'one', cut by columns, is frozen", lambda: pair({"trainable": False}), PAIR),
+        ("/one/kernel' are used by a layer that is cut and by another one: use the rule "
+         "'replicate' for the first", tied, PAIR),
         ("layer 'one' occurs twice; layers that share weights can't be cut", shared,
          {"one": "columns"}),
         ("rule 'one': layer 'one' lies within another layer", within, {"one": "columns"}),

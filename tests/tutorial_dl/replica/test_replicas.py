@@ -326,3 +326,25 @@ def test_importing_loads_neither_tensorflow_nor_the_other_slow_ones():
         "assert not {'tensorflow', 'keras', 'matplotlib', 'mpi4py.MPI'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
+
+
+def test_a_batch_that_failed_half_way_is_made_again_with_the_same_draws():
+    class Fails(DenseReplica):
+        random = np.zeros(2, np.int64)
+        calls = 0
+
+        def compute_gradient(self, batch):
+            self.calls += 1
+            if self.calls == 3:
+                raise OSError
+            self.random = self.random + 1
+            return super().compute_gradient(batch)
+
+    replica = Fails((4, 3), loss="mse", seed=0)
+    pieces = Accumulating(replica, 4)
+    batch = np.ones((8, 4)), np.ones((8, 3))
+    with pytest.raises(OSError):
+        pieces.compute_gradient(batch)
+    assert not replica.random.any()
+    pieces.compute_gradient(batch)
+    assert (replica.random == 4).all()
