@@ -245,8 +245,8 @@ def check_strategy(dataset: Dataset, strategy: Any, with_master: bool) -> None:
     if streams and (strategy.takes_parts or strategy.sharers is not strategy.team):
         instead = "shard 1, or data" if strategy.takes_parts else "data"
         raise ValueError(
-            f"{type(strategy).__name__} needs samples by number, and data '{dataset.name}' are a stream: use "
-            f"{instead} in arrays or HDF5 files"
+            f"{type(strategy).__name__} needs samples by number, and data '{dataset.name}' are a "
+            f"stream: use {instead} in arrays or HDF5 files"
         )
     if dataset.validation is None and with_master:
         raise ValueError(f"strategy {strategy.name!r} needs validation data")
