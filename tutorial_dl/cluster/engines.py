@@ -173,7 +173,11 @@ class Cluster(Variables):
         # The logger is that of the application: IPython's in a terminal, a kernel's in a notebook.
         logger = traitlets.log.get_logger()
         getattr(logger, "logger", logger).addFilter(_says_nothing_of_signing)
-        self.client = Client(str(file), timeout=min(self.timeout, 60))
+        seconds = min(self.timeout, 60)
+        try:
+            self.client = Client(str(file), timeout=seconds)
+        except TimeoutError:
+            raise ClusterError(f"the controller did not answer within {seconds:g} s") from None
 
     def _note_places(self) -> None:
         """Write where the engines are, and check that engine id = rank."""

@@ -70,6 +70,8 @@ class Parts:
         """Start the controller on these `ports`."""
         run = record.run
         run.mkdir(mode=0o700, exist_ok=True)
+        for who in ("client", "engine"):  # left by a controller whose guard was killed, too
+            processes.connection_file(run, who).unlink(missing_ok=True)
         self.controller = Guarded(
             processes.controller(run, of, ports),
             [int(pid) for pid, _ in record.watch],

@@ -122,3 +122,16 @@ def test_engines_are_forked_with_what_their_cells_will_import(tmp_path, monkeypa
         folder = Path(again[0].parent().cmdline()[4])
         processes = [*again, again[0].parent()]
     assert not folder.exists() and not any(each.is_running() for each in processes)
+
+
+def test_a_restart_does_not_use_what_a_killed_controller_has_left():
+    with cluster.start(n=1, timeout=SECONDS) as c:
+        guard = psutil.Process(int(c._record.controller[0]))
+        killed = [guard, *guard.children(recursive=True)]
+        for each in killed:  # the guard first: it can't remove the connection files
+            each.kill()
+        psutil.wait_procs(killed, SECONDS)
+        assert processes.connection_file(c._record.run, "client").exists()
+        c.restart()
+        c.run("x = 1")
+        assert c["x"] == [1]
