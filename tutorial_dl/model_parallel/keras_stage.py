@@ -86,8 +86,8 @@ class KerasStage(Stage):
             compute(node, values, training)
             if getattr(node.operation, "losses", None):
                 raise ValueError(
-                    f"layer '{node.operation.name}' calls add_loss, which stages would lose: make "
-                    "it part of the model's loss, or train without --pipeline and --shard"
+                    f"layer '{node.operation.name}' calls add_loss, which parts of a model lose: "
+                    "make it part of the model's loss, or train without --pipeline and --shard"
                 )
         return [tf.identity(values[id(t)]) for t in self.given]
 

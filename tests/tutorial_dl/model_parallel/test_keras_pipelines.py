@@ -146,7 +146,7 @@ class Penalised(layers.Layer):
 def test_a_loss_that_a_layer_adds_is_refused():
     x, y = np.ones((4, 4), np.float32), np.ones((4, 1), np.float32)
     model = after(Penalised(name="penalised"))
-    with pytest.raises(ValueError, match="layer 'penalised' calls add_loss, which stages would"):
+    with pytest.raises(ValueError, match="layer 'penalised' calls add_loss, which parts of"):
         parts = PipelinedReplica(replica.of(model), Grid(Team(), 1), "gpipe", 2, sample=x[:2])
         parts.compute_gradient((x, y))
 
