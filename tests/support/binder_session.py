@@ -28,7 +28,7 @@ ipykernel==7.0.1 ipywidgets==8.1.7 jupyter-offlinenotebook==0.3.2 jupyter-resour
 jupyter_client==8.6.3 jupyter_server==2.17.0 jupyterhub==5.4.0 jupyterlab==4.4.9 notebook==7.4.7
 pyzmq==27.1.0 setuptools==80.9.0 sqlalchemy==2.0.44 tornado==6.5.2 traitlets==5.14.3 wheel==0.45.1
 """
-# Of this process's environment, only what a package index may need.
+# Variables of this process that a package index may need, and no others.
 KEPT = ("PIP_", "SSL_CERT_", "REQUESTS_CA_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 

@@ -37,7 +37,7 @@ class Sums:
         return self._over_ranks(self.reductions.summed, x, x.shape, backward)
 
     def part(self, x: tf.Tensor, shape, backward: bool) -> tf.Tensor:
-        """Of the sum of all ranks' x (s, t, ...), this rank's part, of this static shape."""
+        """This rank's part, of this static shape, of the sum of all ranks' x (s, t, ...)."""
         return self._over_ranks(self.reductions.summed_part, x, shape, backward)
 
     def gathered(self, x: tf.Tensor, shape, backward: bool) -> tf.Tensor:

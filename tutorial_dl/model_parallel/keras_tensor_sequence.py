@@ -5,7 +5,7 @@ What lies between the layers that are cut is divided along the sequence, axis 1 
     x -> Divide -> norm, sum, dropout -> EnterFromPart -> attention, a pair -> LeaveInParts -> part
                          ^ on parts                         on all positions
 
-Of each tensor, a rank has one form or both: all of it (`values` of Cut, the same on all ranks), or
+A rank has one form of each tensor or both: all of it (`values` of Cut, the same on all ranks), or
 its part (`parts`). Only nodes that compute each position by itself (keras_context_rules.py) compute
 a part. All others get the whole sequence, by `Join`: convolutions, pooling, recurrent layers, and
 what is not known. So do layers whose weights are used twice or have a regulariser, because ranks

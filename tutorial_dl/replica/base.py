@@ -139,7 +139,7 @@ class Replica:
     constrained: bool = False  # whether `constrain` is to be called
     # Whether this rank computes a part of each sequence; strategies.ContextParallel trains it
     divides_sequences: bool = False
-    # Of ZeRO: 2 or 3 where ranks divide gradients, or also weights; strategies.Sharded trains it
+    # ZeRO's stage, 2 or 3: ranks divide gradients, or also weights; strategies.Sharded trains it
     stage: int = 0
     # Whether `measure` is collective, so that all ranks must be given every batch, also with their
     # share of it empty

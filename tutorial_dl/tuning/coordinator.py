@@ -114,7 +114,7 @@ class Coordinator:
         ahead: Whether the next set is chosen while all cells are busy.
         watch: Called after each figure of merit by epoch.
         suggesters: How many ranks choose sets of values.
-        sizes: Ranks of each cell, if they differ.
+        sizes: Ranks of each cell; None: one each.
     """
 
     def __init__(

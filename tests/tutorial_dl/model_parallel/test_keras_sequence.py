@@ -64,8 +64,9 @@ def full(dropout=0.3):
 
 
 RULES = {gpt: None, full: {"attend": "heads", "pair_1": "columns", "pair_2": "rows"}}
-# Of a gradient, allgathers: in front of and behind two pairs, Divide, and Join. `full` divides and
-# joins around the convolution, too, and joins for the norm that computes whole sequences.
+# A gradient takes so many allgathers: one in front of and one behind each of two pairs, one for
+# Divide and one for Join. `full` also divides and joins around the convolution, and joins for the
+# norm that computes whole sequences.
 GATHERS = {gpt: 4 + 2, full: 3 + 2 + 3}
 # Each sum sends as much as an allgather; but behind that norm there is an allreduce, twice as much.
 SUMS = {gpt: 4, full: 4 + 1}
@@ -221,7 +222,7 @@ def held(model) -> int:
 
 
 def test_a_rank_keeps_what_the_formula_says():
-    """Of one more block, a rank keeps the inputs of its two pairs, and 1 / T of all else."""
+    """A rank keeps the inputs of the two pairs of one more block, and 1 / T of all else."""
     from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
 
     t, d = 12, 12
