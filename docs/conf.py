@@ -1,20 +1,33 @@
 """Sphinx's settings for the site. `make site` copies this folder, and builds from the copy."""
 
+import sys
+from pathlib import Path
+from typing import ClassVar
+
 from docutils import nodes
+from ipython_pygments_lexers import IPython3Lexer
 from latex2mathml.converter import convert
+from pygments.lexer import bygroups, inherit
+from pygments.token import Keyword, Operator, Text
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
 
 project = "tutorial-dl"
 author = "The tutorial-dl authors"
 copyright = "the tutorial-dl authors; BSD 3-clause licence"
-extensions = ["myst_nb"]
+extensions = ["myst_nb", "linking"]
 root_doc = "index"
 templates_path = []
-exclude_patterns = ["examples"]
+exclude_patterns = ["examples", "_extra"]
 
 html_theme = "furo"
 html_title = "tutorial-dl"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_logo = html_favicon = "_static/mark.svg"
+html_search_scorer = str(HERE / "_static/scorer.js")
+html_extra_path = ["_extra"]  # the text of all files of both packages
 html_show_sphinx = html_copy_source = html_show_sourcelink = False
 html_math_renderer = "mathml"  # Sphinx's own comes from another machine
 highlight_language = "none"
@@ -39,6 +52,18 @@ suppress_warnings = [
 ]  # fmt: skip
 
 
+class CellLexer(IPython3Lexer):
+    """What follows a line such as %%px is Python; IPython's lexer leaves it without colours."""
+
+    tokens: ClassVar = {
+        "root": [
+            (r"(%%)(px|mpi|time|timeit)([^\n]*\n)", bygroups(Operator, Keyword, Text)),
+            (r"(%%)(writefile)( \S+\.py\n)", bygroups(Operator, Keyword, Text)),
+            inherit,
+        ]
+    }
+
+
 def _inline(translator, node):
     translator.body.append(convert(node.astext()))
     raise nodes.SkipNode
@@ -51,5 +76,7 @@ def _block(translator, node):
 
 
 def setup(app):
+    for language in ("ipython3", "python"):
+        app.add_lexer(language, CellLexer)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -19,9 +19,12 @@ from tutorial_dl.course.site import (
     commands,
     docstrings,
     examples,
+    gallery,
+    glossary,
     pages,
     public,
     reference,
+    sources,
 )
 
 pytestmark = pytest.mark.xdist_group("keras")  # all public names: TensorFlow is loaded
@@ -132,6 +135,14 @@ def test_signatures():
     assert reference.signature(keyword, method=True) == "(*, b)"
 
 
+def test_where_a_name_is_written(names):
+    of = {one.short: reference._called(one) for one in names}
+    found = re.search(r"source: `(numba_kernels/optimizers/adam\.py):(\d+)`", of["Adam"])
+    lines = (ROOT / found[1]).read_text().splitlines()
+    assert any(line.startswith("class Adam(") for line in lines[int(found[2]) - 1 :][:3])
+    assert "source" not in of["ALGORITHMS"]
+
+
 def test_names_of_a_cell():
     known = {}
     code = "%load_ext x\nfrom tutorial_dl import plotting as p, data\nimport numpy as np"
@@ -145,7 +156,7 @@ def test_names_of_a_cell():
 def test_figures_lead_to_their_cells(tmp_path):
     (whole,) = (one for one in cells.read(ROOT / "notebooks") if one.id == "strip")
     drawn = cells.Cell("allreduce", "a_b", "Rings [1]", "x", frozenset(), ((".png", b"p"),))
-    made = pages.gallery([whole, drawn])
+    made = gallery.gallery([whole, drawn])
     assert "## 5. Allreduce" in made and "(#cell-allreduce-a-b)\nRings \\[1\\]" in made
     code = {"cell_type": "code", "id": "a_b", "source": "x"}
     words = {"cell_type": "markdown", "id": "c", "source": "[g](../docs/gans.md)"}
@@ -156,6 +167,64 @@ def test_figures_lead_to_their_cells(tmp_path):
     ]  # fmt: skip
     labels = [cell.label for cell in cells.read(ROOT / "notebooks")]
     assert len(labels) == len(set(labels)) and len(NOTEBOOKS) > 20
+
+
+def test_the_course_has_a_card_for_each_notebook_with_its_figure():
+    found = cells.read(ROOT / "notebooks")
+    ids = {(cell.notebook, cell.id) for cell in found}
+    assert [name for part in gallery.PARTS.values() for name in part] == list(NOTEBOOKS)
+    assert not set(gallery.FIGURES.items()) - ids and set(gallery.FIGURES) == set(NOTEBOOKS)
+    drawn = cells.Cell("allreduce", "strip", "Rings", "x", frozenset(), ((".png", b"p"),))
+    readme = (ROOT / "README.md").read_text()
+    made = gallery.course([drawn], readme, {"allreduce": "**Time**: 60 minutes."})
+    cards = made.split(":::{container} card\n")
+    assert len(cards) == len(NOTEBOOKS) + 1
+    (card,) = [one for one in cards if "5. Allreduce" in one]
+    assert "[![Allreduce](/pictures/cell-allreduce-strip-1.png)](05_allreduce.ipynb)" in card
+    assert "Several algorithms with one result" in card and "cost. *60 minutes.*" in card
+    assert "(notebooks/05_allreduce.ipynb)" in gallery.at_home([drawn])
+
+
+def test_terms_of_the_glossary():
+    whole = (ROOT / "docs/glossary.md").read_text()
+    made = glossary.as_terms(whole)
+    terms = re.findall(
+        r"^(?! )(\S.*)$", made.partition("{glossary}\n")[2].partition("\n:::")[0], re.M
+    )
+    assert len(terms) == len(set(terms)) > 180
+    assert {"EASGD", "staleness", "ring allreduce", "LARS", "LAMB"} <= set(terms)
+    assert (
+        "\nbandwidth\n    Bytes per second of a link or of memory.\n\n    *Defined in* notebook"
+        in made
+    )
+    assert made.endswith(whole.partition("## Symbols")[2])
+
+
+def test_text_that_was_written_over_is_not_shown():
+    def stream(text, name="stdout"):
+        return {"output_type": "stream", "name": name, "text": [text]}
+
+    figure = {"output_type": "display_data", "data": {}}
+    outputs = [stream("\r0 of 4"), stream("\r3 of 4\r       \r"), stream("4 engines\n"), figure,
+               stream("a\rb\n", "stderr"), stream("\r  \r")]  # fmt: skip
+    made = cells.as_shown(outputs)
+    assert [one.get("text") for one in made] == ["4 engines\n", None, "b\n"]
+    assert cells.as_shown([stream("ab  \nabc\rx\n")])[0]["text"] == "ab  \nxbc\n"
+
+
+def test_files_as_pages(tmp_path):
+    code = '"""A\nB <c>."""\n\n\ndef f(x):  # 1\n    return x & 1\n'
+    made = sources.lines(code)
+    assert re.findall(r"<i id=L(\d+)>", made) == list("1234567")
+    plain = re.sub(r"<[^>]*>", "", made)
+    assert plain == code.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    assert "<b class=d>f</b>" in made and '<i id=L2></i><b class=s>B &lt;c&gt;."""</b>' in made
+    folder = tmp_path / "tutorial_dl/data"
+    folder.mkdir(parents=True)
+    (folder / "a.py").write_text(code)
+    sources.write(tmp_path, tmp_path / "out")
+    page = (tmp_path / "out/tutorial_dl/data/a.py.html").read_text()
+    assert 'href="../../../_static/source.css"' in page and page.count("<i id=") == 7
 
 
 EXAMPLES = '''"""Examples."""

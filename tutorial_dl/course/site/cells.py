@@ -124,7 +124,33 @@ def with_labels(notebook: str, content: dict, labelled: Iterable[Cell]) -> dict:
             text = "".join(cell["source"]).replace("](../docs/", "](../")
             cell = cell | {"source": text}
         if cell["cell_type"] == "code":  # the form of figures that is for slides
-            for output in cell.get("outputs", ()):
+            outputs = as_shown(cell.get("outputs", ()))
+            for output in outputs:
                 output.get("data", {}).pop(ENLARGED_MIME, None)
+            cell = cell | {"outputs": outputs}
         cells.append(cell)
     return content | {"cells": cells}
+
+
+def as_shown(outputs: Iterable[dict]) -> list[dict]:
+    """Outputs as JupyterLab shows them: text that was written over, such as progress, is gone."""
+    made: list[dict] = []
+    for output in outputs:
+        if output["output_type"] == "stream" and made and made[-1].get("name") == output["name"]:
+            made[-1]["text"] += "".join(output["text"])
+        elif output["output_type"] == "stream":
+            made.append(output | {"text": "".join(output["text"])})
+        else:
+            made.append(output)
+    for output in made:
+        if output["output_type"] == "stream":
+            output["text"] = "\n".join(map(_written_over, output["text"].split("\n")))
+    return [one for one in made if one["output_type"] != "stream" or one["text"].strip()]
+
+
+def _written_over(line: str) -> str:
+    """A line in which what follows a carriage return replaces what stood there."""
+    shown = ""
+    for part in line.split("\r"):
+        shown = part + shown[len(part) :]
+    return shown.rstrip() if "\r" in line else shown

@@ -29,6 +29,13 @@ def name_of(words: tuple[str, ...]) -> str:
     return "-".join([re.split(r"[ .]", words[0])[-1], *words[1:]])
 
 
+def about(command: Any, words: tuple[str, ...]) -> str:
+    """The first sentence of the help of a command below `command`."""
+    for word in words[1:]:
+        command = command.commands[word]
+    return escaped(command.get_short_help_str(200))
+
+
 def options(command: Any) -> list[str]:
     """All long options of a command, as "--batch-size"."""
     words = [word for one in command.params for word in (*one.opts, *one.secondary_opts)]

@@ -8,12 +8,12 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from ..names import NOTEBOOKS
-from . import cells, commands, docstrings, examples, public, reference
+from . import cells, commands, examples, gallery, glossary, public, reference, sources
 
 
 class PageError(ValueError):
@@ -48,17 +48,22 @@ def write(
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(root / "docs", out, ignore=shutil.ignore_patterns("examples", "__pycache__"))
     _rewrite(out.glob("*.md"), "](../", "](")
-    guide = (root / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
-    (out / "guide.md").write_text(guide.replace("# tutorial-dl", "# Guide", 1), encoding="utf-8")
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    guide = readme.replace("](docs/", "](").replace("# tutorial-dl", "# Guide", 1)
+    _write(out / "guide.md", guide)
     binder = (root / "binder/README.md").read_text(encoding="utf-8").replace("](../docs/", "](../")
-    _write(out / "binder/README.md", f"---\norphan: true\n---\n\n{binder}")
+    _write(out / "binder/README.md", binder)
     shutil.copy(root / "binder/badge.svg", out / "binder")
-    _notebooks(notebooks, found, out / "notebooks")
+    _rewrite([out / "index.md"], "% figures", gallery.at_home(found))
+    _change(out / "glossary.md", glossary.as_terms)
+    words = _notebooks(notebooks, found, out / "notebooks")
+    _write(out / "notebooks/index.md", gallery.course(found, readme, words))
+    sources.write(root, out / "_extra/source")
     for page, text in reference.pages(names, blocks, found):
         _write(out / "api" / f"{page}.md", text)
     _pictures(blocks, found, out / "pictures")
     _commands(command, out / "commands")
-    _write(out / "gallery.md", gallery(found))
+    _write(out / "gallery.md", gallery.gallery(found))
     return sum(1 for kind in ("*.md", "*.ipynb") for _ in out.rglob(kind))
 
 
@@ -67,21 +72,27 @@ def _write(file: Path, text: str) -> None:
     file.write_text(text, encoding="utf-8")
 
 
+def _change(file: Path, change: Callable[[str], str]) -> None:
+    file.write_text(change(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 def _rewrite(files: Iterable[Path], old: str, new: str) -> None:
     for file in files:
-        file.write_text(file.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+        _change(file, lambda text: text.replace(old, new))
 
 
-def _notebooks(folder: Path, found: list[cells.Cell], out: Path) -> None:
-    stems = [about.stem for about in NOTEBOOKS.values()]
+def _notebooks(folder: Path, found: list[cells.Cell], out: Path) -> dict[str, str]:
+    """Write the notebooks; returns the Markdown of each, by its name."""
+    words = {}
     for name, about in NOTEBOOKS.items():
         content = json.loads((folder / f"{about.stem}.ipynb").read_text(encoding="utf-8"))
         content = cells.with_labels(name, content, found)
         content["metadata"].pop("widgets", None)  # their program would come from elsewhere
         _write(out / f"{about.stem}.ipynb", json.dumps(content))
-    toctree = "\n".join(stems)
-    text = "Each notebook as it ran, with its output. `make lab` opens them, to run and to change."
-    _write(out / "index.md", f"# The course\n\n{text}\n\n```{{toctree}}\n\n{toctree}\n```\n")
+        words[name] = "\n".join(
+            "".join(cell["source"]) for cell in content["cells"] if cell["cell_type"] == "markdown"
+        )
+    return words
 
 
 def _pictures(blocks: list[examples.Block], found: list[cells.Cell], out: Path) -> None:
@@ -100,13 +111,19 @@ def _commands(command: Any, out: Path) -> None:
     for words, text in found:
         _write(out / f"{commands.name_of(words)}.md", text)
     others = {
-        "numba_kernels": ("python -m numba_kernels bench", _help_of_bench()),
-        "horovod": ("python -m tutorial_dl.horovod", _help_of_horovod()),
-    }
-    for name, (title, text) in others.items():
+        "numba_kernels": ("python -m numba_kernels bench", "Time the kernels.", _help_of_bench()),
+        "horovod": (
+            "python -m tutorial_dl.horovod", "Start a script of Horovod's.", _help_of_horovod()
+        ),
+    }  # fmt: skip
+    for name, (title, _, text) in others.items():
         _write(out / f"{name}.md", f"# {title}\n\n```text\n{text}\n```\n")
-    lines = [f"- [`{' '.join(words)}`]({commands.name_of(words)}.md)" for words, _ in found]
-    lines += [f"- [`{title}`]({name}.md)" for name, (title, _) in others.items()]
+    lines = [
+        f"{'  ' * (len(words) - 1)}- [`{' '.join(words)}`]({commands.name_of(words)}.md): "
+        f"{commands.about(command, words)}"
+        for words, _ in found
+    ]
+    lines += [f"- [`{title}`]({name}.md): {about}" for name, (title, about, _) in others.items()]
     toctree = "\n".join([commands.name_of(found[0][0]), *others])
     text = (
         "Every command with all its options. `--config FILE` takes options of `train` from a file: "
@@ -132,23 +149,6 @@ def _help_of_horovod() -> str:
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
         import_module("tutorial_dl.horovod.__main__").main(["--help"])
     return shown.getvalue().strip()
-
-
-def gallery(found: list[cells.Cell]) -> str:
-    """The figures of all notebooks, each with a link to the cell that draws it."""
-    parts = ["# Gallery", "The figures that the notebooks draw. A figure leads to its cell."]
-    for name, about in NOTEBOOKS.items():
-        shown = [
-            f"[![{cell.heading}]({reference.picture_of_cell(cell, number)})](#{cell.label})\n"
-            f"{docstrings.escaped(cell.heading)}"
-            for cell in found
-            if cell.notebook == name
-            for number in range(len(cell.pictures))
-        ]
-        if shown:
-            title = f"## {about.number}. {about.title}"
-            parts += [title, "::::{container} gallery\n" + "\n\n".join(shown) + "\n::::"]
-    return "\n\n".join(parts) + "\n"
 
 
 def problems(root: Path) -> list[str]:

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from . import docstrings
@@ -105,7 +106,23 @@ def _called(one: Name) -> str:
     others = sorted({path for path in one.others if path != one.path})
     also = f", also {', '.join(f'`{path}`' for path in others[:4])}" if others else ""
     home = f"[{one.parent}](/api/modules/{one.parent}.md): " if one.parent else ""
-    return f"{home}`{one.path}`{also}"
+    file = _source(one.value)
+    source = f"; source: `{file}`" if file else ""
+    return f"{home}`{one.path}`{also}{source}"
+
+
+def _source(value: Any) -> str:
+    """Where it is written, as "numba_kernels/team/team.py:40"; "" for values."""
+    try:
+        file = Path(inspect.getsourcefile(_plain(value)))
+        line = 0 if inspect.ismodule(value) else inspect.getsourcelines(_plain(value))[1]
+    except (TypeError, OSError):
+        return ""
+    for above in file.parents:
+        if above.name in ROOTS:
+            path = file.relative_to(above.parent).as_posix()
+            return f"{path}:{line}" if line else path
+    return ""
 
 
 def _table(package: Name, by_path: Mapping[str, Name]) -> str:
@@ -193,7 +210,9 @@ def signature(value: Any, method: bool = False) -> str:
         shown.append(text)
         before = one.kind
     returns = found.return_annotation
-    arrow = "" if returns is found.empty else f" -> {_annotation(returns)}"
+    arrow = (
+        "" if returns is found.empty or inspect.isclass(value) else f" -> {_annotation(returns)}"
+    )
     return f"({', '.join(shown)}){arrow}"
 
 
