@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .docstrings import escaped, markdown
 
+LINES = 3  # command lines on a page
+LINE = re.compile(r"^(?:\$ )?((?:mpiexec .*)?python -m tutorial_dl \S.*)$", re.MULTILINE)
 
-def pages(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+
+def pages(
+    command: Any, words: tuple[str, ...], lines: Mapping[str, str] | None = None
+) -> Iterator[tuple[tuple[str, ...], str]]:
     """(words of the command line, its page) of a click command and all below it.
 
     Args:
         command: The click command.
         words: How it is called, such as ("python -m tutorial_dl", "train").
+        lines: Command lines of other pages, of which some are shown: line -> link to its page.
     """
+    lines = lines or {}
     with command.make_context(words[-1], [], resilient_parsing=True) as context:
         below = getattr(command, "commands", {})
         shown = {name: one for name, one in below.items() if not one.hidden}
-        yield words, _page(command, context, words, shown)
+        yield words, _page(command, context, words, shown, _lines_of(words, lines))
     for name, one in shown.items():
-        yield from pages(one, (*words, name))
+        yield from pages(one, (*words, name), lines)
 
 
 def name_of(words: tuple[str, ...]) -> str:
@@ -42,7 +49,22 @@ def options(command: Any) -> list[str]:
     return [word for word in words if word.startswith("--")]
 
 
-def _page(command: Any, context: Any, words: tuple[str, ...], below: dict) -> str:
+def lines_of(text: str) -> list[str]:
+    """The command lines in the listings of a page, without prompts and comments."""
+    found = LINE.findall(text.replace("\\\n", " "))
+    return [" ".join(line.partition(" #")[0].split()) for line in found]
+
+
+def _lines_of(words: tuple[str, ...], lines: Mapping[str, str]) -> dict[str, str]:
+    """Those that call this command, with options; the shortest first, at most LINES."""
+    start = f"{' '.join(words)} "
+    shown = [line for line in lines if start in f"{line} " and len(words) > 1]
+    return {line: lines[line] for line in sorted(shown, key=len)[:LINES]}
+
+
+def _page(
+    command: Any, context: Any, words: tuple[str, ...], below: dict, lines: Mapping[str, str]
+) -> str:
     whole = " ".join(words)
     title = " ".join(words[1:]) or words[0]
     pieces = [f"# {title}", markdown(command.help)]
@@ -67,6 +89,10 @@ def _page(command: Any, context: Any, words: tuple[str, ...], below: dict) -> st
         elif record:
             panel = getattr(one, "rich_help_panel", None) or "Options"
             panels.setdefault(panel, []).append(_option(*record))
+    if lines and not below:
+        listing = "\n".join(lines)
+        where = ", ".join(dict.fromkeys(lines.values()))
+        pieces.append(f"```sh\n{listing}\n```\n\nMore about it: {where}.")
     program = f"```{{program}} {whole.removeprefix('python -m ')}\n```"
     for panel, entries in panels.items():
         pieces += [f"## {panel}", program, "\n\n".join(entries)]

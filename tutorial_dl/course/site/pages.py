@@ -62,7 +62,7 @@ def write(
     for page, text in reference.pages(names, blocks, found):
         _write(out / "api" / f"{page}.md", text)
     _pictures(blocks, found, out / "pictures")
-    _commands(command, out / "commands")
+    _commands(command, out / "commands", _lines(out))
     _write(out / "gallery.md", gallery.gallery(found))
     return sum(1 for kind in ("*.md", "*.ipynb") for _ in out.rglob(kind))
 
@@ -106,8 +106,18 @@ def _pictures(blocks: list[examples.Block], found: list[cells.Cell], out: Path) 
             (out / Path(reference.picture_of_cell(cell, number)).name).write_bytes(content)
 
 
-def _commands(command: Any, out: Path) -> None:
-    found = [*commands.pages(command, ("python -m tutorial_dl",))]
+def _lines(out: Path) -> dict[str, str]:
+    """Command lines of all documents, each with a link to the first that has it."""
+    lines: dict[str, str] = {}
+    for file in sorted(out.glob("*.md")):
+        text = file.read_text(encoding="utf-8")
+        for line in commands.lines_of(text):
+            lines.setdefault(line, f"[{text.partition(chr(10))[0].strip('# ')}](../{file.name})")
+    return lines
+
+
+def _commands(command: Any, out: Path, lines: dict[str, str]) -> None:
+    found = [*commands.pages(command, ("python -m tutorial_dl",), lines)]
     for words, text in found:
         _write(out / f"{commands.name_of(words)}.md", text)
     others = {
