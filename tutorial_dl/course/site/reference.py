@@ -76,18 +76,39 @@ def pages(names: list[Name], blocks: list[Block], cells: list[Cell]) -> Iterator
         yield one.page, "\n\n".join(filter(None, pieces)) + "\n"
 
 
+GROUPS = {  # title: which packages
+    "Kernels": "numba_kernels",
+    "Training": "tutorial_dl",
+    "Horovod's interface, and layers": "tutorial_dl.horovod tutorial_dl.layers",
+    "What only the notebooks use": "tutorial_dl.course",
+}
+
+
 def _index(names: list[Name]) -> str:
     tops = [one for one in names if not one.parent]
-    lines = ["# Reference", "Every public name of both packages, with an example that was run."]
-    for root in ROOTS:
-        ours = [one for one in tops if one.path.partition(".")[0] == root]
-        lines += [
-            f"## {root}",
-            "\n".join(f"- {_link(one, one.path)}: {_first(one)}" for one in ours),
-        ]
+    count = len(names) - len(tops)
+    lines = [
+        "# Reference",
+        f"The {count} public names of both packages, each with an example that was run. Names that "
+        "no page has are not public. In alphabetical order: {ref}`index <genindex>`.",
+    ]
+    for title in GROUPS:
+        ours = [one for one in tops if _group(one.path) == title]
+        entries = "\n".join(f"- {_link(one, one.path)}: {_first(one)}" for one in ours)
+        lines += [f"## {title}", entries]
     toctree = "\n".join(f"{one.path} <{one.page}>" for one in tops)
     lines.append(f"```{{toctree}}\n:hidden:\n\n{toctree}\n```")
     return "\n\n".join(lines) + "\n"
+
+
+def _group(path: str) -> str:
+    """The last title of GROUPS that has the package, or one above it."""
+    found = [
+        title
+        for title, packages in GROUPS.items()
+        if any(f"{path}.".startswith(f"{one}.") for one in packages.split())
+    ]
+    return found[-1]
 
 
 def _link(one: Name, text: str) -> str:
