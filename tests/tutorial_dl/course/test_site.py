@@ -77,6 +77,12 @@ def test_what_pages_lack_is_named(tmp_path):
     ]  # fmt: skip
 
 
+def test_a_link_to_a_page_has_its_title(tmp_path):
+    (tmp_path / "data.md").write_text("# Data\n\nText")
+    made = pages.with_titles("[docs/data.md](data.md#a-b), [here](data.md), `x.md`", tmp_path)
+    assert made == "[*Data*](data.md#a-b), [here](data.md), `x.md`"
+
+
 @pytest.mark.parametrize("name", ["add_a_strategy", "add_a_replica"])
 def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

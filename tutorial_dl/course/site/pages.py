@@ -54,6 +54,8 @@ def write(
     binder = (root / "binder/README.md").read_text(encoding="utf-8").replace("](../docs/", "](../")
     _write(out / "binder/README.md", binder)
     shutil.copy(root / "binder/badge.svg", out / "binder")
+    for file in [*out.glob("*.md"), out / "binder/README.md"]:
+        _change(file, lambda text, folder=file.parent: with_titles(text, folder))
     _rewrite([out / "index.md"], "% figures", gallery.at_home(found))
     _change(out / "glossary.md", glossary.as_terms)
     words = _notebooks(notebooks, found, out / "notebooks")
@@ -70,6 +72,19 @@ def write(
 def _write(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
+
+
+def with_titles(text: str, folder: Path) -> str:
+    """The Markdown with titles in place of names: [docs/data.md](data.md) becomes [*Data*](data.md)."""
+
+    def titled(link: re.Match) -> str:
+        return f"[*{_title(folder / link[1])}*]({link[1]}{link[2] or ''})"
+
+    return re.sub(r"\[[\w/.]+\.md\]\(([\w/.]+\.md)(#[\w-]+)?\)", titled, text)
+
+
+def _title(file: Path) -> str:
+    return file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def _change(file: Path, change: Callable[[str], str]) -> None:
@@ -112,7 +127,7 @@ def _lines(out: Path) -> dict[str, str]:
     for file in sorted(out.glob("*.md")):
         text = file.read_text(encoding="utf-8")
         for line in commands.lines_of(text):
-            lines.setdefault(line, f"[{text.partition(chr(10))[0].strip('# ')}](../{file.name})")
+            lines.setdefault(line, f"[{_title(file)}](../{file.name})")
     return lines
 
 
