@@ -75,7 +75,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def with_titles(text: str, folder: Path) -> str:
-    """The Markdown with titles in place of names: [docs/data.md](data.md) becomes [*Data*](data.md)."""
+    """The Markdown with titles for names: [docs/data.md](data.md) becomes [*Data*](data.md)."""
 
     def titled(link: re.Match) -> str:
         return f"[*{_title(folder / link[1])}*]({link[1]}{link[2] or ''})"
