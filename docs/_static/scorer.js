@@ -6,11 +6,12 @@ var Scorer = {
   score: ([page, title, anchor, about, score]) => {
     const name = title.toLowerCase();
     const last = name.split(".").pop();
-    if (asked.startsWith("--") && last === asked) return score + 200; // an option, in its command
+    if (asked.startsWith("--") && last === asked) {
+      return score + (page === "commands/tutorial_dl-train" ? 210 : 200); // an option
+    }
     if (asked.startsWith("--") && page.startsWith("commands/")) return score + 20;
     if (name === asked) return score + 100; // a term of the glossary, a page
     if (last === asked) return score + 40; // a public name
-    if (page === "glossary" && name.split(/[ (]/).includes(asked)) return score + 30;
     if (page.startsWith("api/")) return score - 10; // explanations before signatures
     if (page.startsWith("notebooks/")) return score + 5;
     return score;

@@ -51,7 +51,7 @@ def address():
     [
         ("EASGD", "glossary.html#term-EASGD"),
         ("staleness", "glossary.html#term-staleness"),
-        ("ring", "glossary.html#term-ring-allreduce"),
+        ("ring", "api/modules/numba_kernels.allreduce.ring.html"),
         ("--batch-size", "commands/tutorial_dl-train.html#cmdoption-tutorial_dl-train-batch-size"),
         ("Adam", "api/classes/numba_kernels.optimizers.Adam.html"),
     ],

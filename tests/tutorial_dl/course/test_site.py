@@ -120,7 +120,7 @@ def test_a_command_shows_lines_that_call_it():
     whole, links = typer.main.get_command(app), dict.fromkeys(lines, "[One](../one.md)")
     made = commands.pages(whole, ("python -m tutorial_dl",), links)
     made = {words[-1]: page for words, page in made}
-    assert f"```sh\n{lines[0]}\n```\n\nMore about it: [One](../one.md)." in made["train"]
+    assert f"For example, from [One](../one.md):\n\n```sh\n{lines[0]}\n```" in made["train"]
     assert "```sh" not in made["evaluate"]
 
 
@@ -157,10 +157,12 @@ def test_signatures():
 
 def test_where_a_name_is_written(names):
     of = {one.short: reference._called(one) for one in names}
-    found = re.search(r"source: `(numba_kernels/optimizers/adam\.py):(\d+)`", of["Adam"])
-    lines = (ROOT / found[1]).read_text().splitlines()
-    assert any(line.startswith("class Adam(") for line in lines[int(found[2]) - 1 :][:3])
-    assert "source" not in of["ALGORITHMS"]
+    for name, says in (("Adam", "class Adam("), ("join", "def join(")):  # `join` is decorated
+        file, line = re.search(r"Source: `([\w/]+\.py):(\d+)`", of[name]).groups()
+        lines = (ROOT / file).read_text().splitlines()
+        assert any(each.startswith(says) for each in lines[int(line) - 1 :][:3]), (file, line)
+    assert "Source" not in of["ALGORITHMS"]
+    assert "from numba_kernels.optimizers import Adam\n" in of["Adam"]
 
 
 def test_names_of_a_cell():

@@ -92,7 +92,7 @@ def _page(
     if lines and not below:
         listing = "\n".join(lines)
         where = ", ".join(dict.fromkeys(lines.values()))
-        pieces.append(f"```sh\n{listing}\n```\n\nMore about it: {where}.")
+        pieces.append(f"For example, from {where}:\n\n```sh\n{listing}\n```")
     program = f"```{{program}} {whole.removeprefix('python -m ')}\n```"
     for panel, entries in panels.items():
         pieces += [f"## {panel}", program, "\n\n".join(entries)]

@@ -126,17 +126,21 @@ def _first(one: Name) -> str:
 def _called(one: Name) -> str:
     others = sorted({path for path in one.others if path != one.path})
     also = f", also {', '.join(f'`{path}`' for path in others[:4])}" if others else ""
-    home = f"[{one.parent}](/api/modules/{one.parent}.md): " if one.parent else ""
     file = _source(one.value)
-    source = f"; source: `{file}`" if file else ""
-    return f"{home}`{one.path}`{also}{source}"
+    source = f"Source: `{file}`" if file else ""
+    if not one.parent:
+        return f"`{one.path}`{also}. {source}"
+    home = f"[{one.parent}](/api/modules/{one.parent}.md)"
+    line = f"from {one.path.rpartition('.')[0]} import {one.short}"
+    return f"```python\n{line}\n```\n\nIn {home}{also}. {source}"
 
 
 def _source(value: Any) -> str:
     """Where it is written, as "numba_kernels/team/team.py:40"; "" for values."""
+    value = inspect.unwrap(_plain(value))
     try:
-        file = Path(inspect.getsourcefile(_plain(value)))
-        line = 0 if inspect.ismodule(value) else inspect.getsourcelines(_plain(value))[1]
+        file = Path(inspect.getsourcefile(value))
+        line = 0 if inspect.ismodule(value) else inspect.getsourcelines(value)[1]
     except (TypeError, OSError):
         return ""
     for above in file.parents:
