@@ -26,6 +26,7 @@ from tutorial_dl.course.site import (
     reference,
     sources,
 )
+from tutorial_dl.course.site.values import VALUES
 
 pytestmark = pytest.mark.xdist_group("keras")  # all public names: TensorFlow is loaded
 ROOT = Path(__file__).parents[3]
@@ -153,6 +154,14 @@ def test_signatures():
         "(a, b: int | None = None, *c, d=print, g=..., e: float = 1.0, **f) -> str"
     )
     assert reference.signature(keyword, method=True) == "(*, b)"
+
+
+def test_every_public_name_says_what_it_is(names):
+    values = {one.path for one in names if one.kind == "data"}
+    assert values == set(VALUES)
+    assert [one.path for one in names if not reference._first(one)] == []
+    (guard,) = [one for one in names if one.short == "GUARD"]
+    assert "PosixPath('numba_kernels/launch/guard.py')" in reference._entry(guard)
 
 
 def test_where_a_name_is_written(names):

@@ -60,11 +60,13 @@ def must_have(answer: Any, length: int, what: str) -> list:
 
 
 def must_be_function(answer: Any) -> None:
+    """Raise NotYet unless an answer can be called."""
     if not callable(answer):
         raise NotYet(f"a function is asked for, not {answer!r}")
 
 
 def must_return(found: Any) -> None:
+    """Raise NotYet if an answer's function has returned nothing, or has a part still missing."""
     if found is None:
         raise NotYet("the function returns nothing; does it end with a `return`?")
     if is_unfinished(found):

@@ -120,5 +120,6 @@ def aborting(team: Any) -> Iterator[None]:
 
 
 def must_reduce_once(team: Any, what: str) -> None:
+    """Raise NotYet unless the team has counted one allreduce; `what` names what is right."""
     if team.calls != 1:
         raise NotYet(f"{what} is right, but took {team.calls} allreduces; one is enough")

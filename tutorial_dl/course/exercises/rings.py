@@ -59,4 +59,5 @@ def whose(x: np.ndarray, weights: np.ndarray, ranks: int) -> list[int] | None:
 
 
 def listed(ranks: list[int]) -> str:
+    """Numbers of ranks as text: "0, 2, 3"."""
     return ", ".join(map(str, ranks))

@@ -2,6 +2,7 @@
 
 public.py       the public names of both packages
 docstrings.py   a docstring as Markdown; reference.py: a page per public name
+values.py       what each public value is
 examples.py     docs/examples: short programs that show how names are used, run once
 cells.py        cells of notebooks: which names they use, which figures they made
 commands.py     a page per command, with all its options

@@ -13,6 +13,7 @@ from . import docstrings
 from .cells import Cell
 from .examples import Block
 from .public import ROOTS, Name, members
+from .values import VALUES
 
 CELLS = 3  # links to cells of notebooks on a page
 BLOCKS = 2  # examples on a page
@@ -116,9 +117,9 @@ def _link(one: Name, text: str) -> str:
 
 
 def _first(one: Name) -> str:
-    """The first sentence of its docstring, or its value."""
+    """The first sentence of its docstring, or what a value is."""
     if one.kind == "data":
-        return ""
+        return docstrings.escaped(VALUES[one.path])
     text = " ".join((inspect.getdoc(_plain(one.value)) or "").split("\n\n")[0].split())
     return docstrings.escaped(text.split(". ")[0].rstrip(":.") + "." if text else "")
 
@@ -143,10 +144,15 @@ def _source(value: Any) -> str:
         line = 0 if inspect.ismodule(value) else inspect.getsourcelines(value)[1]
     except (TypeError, OSError):
         return ""
+    path = _below_packages(file)
+    return f"{path}:{line}" if path and line else path
+
+
+def _below_packages(file: Path) -> str:
+    """The file's path that begins with the package's name; "" if it is in none."""
     for above in file.parents:
         if above.name in ROOTS:
-            path = file.relative_to(above.parent).as_posix()
-            return f"{path}:{line}" if line else path
+            return file.relative_to(above.parent).as_posix()
     return ""
 
 
@@ -174,12 +180,14 @@ def _entry(one: Name) -> str:
         parts = [_described(name, part, one.path, 5) for name, part in inside]
         return "\n\n".join([docstrings.markdown(one.value.__doc__), *parts])
     if one.kind == "data":
-        entry = f":::{{py:data}} {one.short}\n:module: {home}\n:::"
+        entry = f":::{{py:data}} {one.short}\n:module: {home}\n\n{_first(one)}\n:::"
         return f"{entry}\n\n```python\n{_value(one.value)}\n```"
     return _described(one.short, one.value, home, 6)
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, Path):
+        value = Path(_below_packages(value) or value)
     text = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
     return text if len(text) < 2000 else text[:2000] + " ..."
 

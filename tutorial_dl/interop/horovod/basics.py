@@ -151,6 +151,7 @@ def _nodes(team) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
 
 
 def is_initialized() -> bool:
+    """Whether `init` has been called, and `shutdown` not since."""
     return _Here.team is not None
 
 
@@ -209,14 +210,17 @@ def mpi_threads_supported() -> bool:
 
 
 def mpi_built() -> bool:
+    """True: messages go by MPI."""
     return True
 
 
 def gloo_built() -> bool:
+    """False: messages go by MPI and shared memory only."""
     return False
 
 
 def nccl_built() -> int:
+    """0: there is no NCCL here."""
     return 0
 
 

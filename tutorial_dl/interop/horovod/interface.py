@@ -34,14 +34,17 @@ def process_set_included_op(process_set_id=0, name=None):
 
 
 def rank_op(name=None):
+    """`rank()` as a constant tensor."""
     return collectives.as_op(basics.rank, name)
 
 
 def local_rank_op(name=None):
+    """`local_rank()` as a constant tensor."""
     return collectives.as_op(basics.local_rank, name)
 
 
 def local_size_op(name=None):
+    """`local_size()` as a constant tensor."""
     return collectives.as_op(basics.local_size, name)
 
 
