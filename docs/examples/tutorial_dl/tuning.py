@@ -29,7 +29,7 @@ from tutorial_dl import Team
 from tutorial_dl.config import RunConfig
 from tutorial_dl.tuning import Search, Space, run
 
-space = Space.of({"learning_rate": {"type": "float", "low": 0.001, "high": 0.05}})
+space = Space.of({"learning_rate": {"type": "float", "low": 0.01, "high": 0.3}})
 base = RunConfig.of(strategy="serial", data="curve", model="curve", epochs=2)
 found = run(Search(space, base, sampler="random", trials=4, groups=3), Team())
 if found is not None:  # on rank 0
@@ -47,7 +47,7 @@ class Hidden:  # in a notebook, leave `show` out: a table is renewed while the s
 
 
 c = cluster.start(n=2, name="search")
-space = {"learning_rate": {"type": "float", "low": 0.001, "high": 0.05}}
+space = {"learning_rate": {"type": "float", "low": 0.01, "high": 0.3}}
 found = tuning.tune(
     c, space, sampler="random", trials=2, data="curve", model="curve", strategy="serial", epochs=1,
     show=lambda *shown, **options: Hidden(),
