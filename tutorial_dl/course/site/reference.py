@@ -80,7 +80,7 @@ def pages(names: list[Name], blocks: list[Block], cells: list[Cell]) -> Iterator
 GROUPS = {  # title: which packages
     "Kernels": "numba_kernels",
     "Training": "tutorial_dl",
-    "Horovod's interface, and layers": "tutorial_dl.horovod tutorial_dl.layers",
+    "Horovod's interface, and layers": "tutorial_dl.horovod tutorial_dl.interop tutorial_dl.layers",
     "What only the notebooks use": "tutorial_dl.course",
 }
 
