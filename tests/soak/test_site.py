@@ -65,6 +65,16 @@ def test_search_finds(words, first, address, record):
         assert not page.elsewhere(), page.elsewhere()
 
 
+def test_pages_lead_to_notebooks_and_files_and_cells_have_colours():
+    glossary = (SITE / "glossary.html").read_text()
+    assert 'href="notebooks/05_allreduce.html">notebook 05</a>' in glossary
+    assert 'href="source/numba_kernels/allreduce/ring.py.html"><code' in glossary
+    notebook = (SITE / "notebooks/05_allreduce.html").read_text()
+    assert 'href="04_ranks_and_messages.html">notebook 4</a>' in notebook
+    assert '<span class="k">px</span>\n<span class="kn">import</span>' in notebook
+    assert "0 of 4 engines" not in notebook  # progress that was written over
+
+
 def test_every_page_on_a_phone(address, record):
     every = sorted(str(file.relative_to(SITE)) for file in SITE.rglob("*.html"))
     sources = [file for file in every if file.startswith("source/")]  # all alike
