@@ -12,6 +12,7 @@ from pathlib import Path
 from .launcher import local_ranks
 
 MOST_RANKS = 1024  # more on one node is probably a typing error
+MOST_PER_CORE = 8  # ranks that are of use; the notebooks start up to eight on two cores
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",

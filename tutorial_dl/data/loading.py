@@ -134,6 +134,8 @@ def _of_both(made: object) -> bool:
 
 
 def _what(made: object) -> str:
+    if made is None:
+        return "None (a function without `return`?)"
     number = f" of {len(made)}" if isinstance(made, (tuple, list, dict)) else ""
     return f"a {type(made).__name__}{number}"
 
