@@ -270,8 +270,8 @@ def first_line(error: BaseException) -> str:
     said_by_us = not frames or frames[-1].filename.startswith(packages)
     if ours or (isinstance(error, ValueError | TypeError) and said_by_us):
         return text
-    outside = [f for f in frames if not f.filename.startswith(packages)]
-    if isinstance(error, OSError) and error.strerror and not any(map(of_user, outside)):
+    outside = [f for f in frames if not f.filename.startswith(packages) and of_user(f)]
+    if isinstance(error, OSError) and error.strerror and not outside:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     place = f" ({outside[0].filename}, line {outside[0].lineno})" if outside else ""
     return f"{type(error).__name__}: {text}{place}"
