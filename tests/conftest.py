@@ -35,6 +35,7 @@ with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
     import numpy  # noqa: F401
     import scipy.linalg  # noqa: F401
 
+import lazily
 import leftovers
 import preloaded
 from clusters import (  # noqa: F401  (fixtures)
@@ -42,6 +43,7 @@ from clusters import (  # noqa: F401  (fixtures)
     own_cluster,
     shared_cluster,
 )
+from modules import load_file
 from on_ranks import on_ranks  # noqa: F401  (the fixture)
 from private_files import private  # noqa: F401  (the fixture)
 from worlds import WORLDS
@@ -49,11 +51,9 @@ from worlds import WORLDS
 from numba_kernels import launch
 from numba_kernels.shared.segments import unlink_segments
 
-# As in support/startup/sitecustomize.py, which pytest's own processes do not read.
-gc.set_threshold(50_000, 50, 100)
-
-# Processes that tests start find sitecustomize.py there.
+# Processes that tests start find sitecustomize.py there, and pytest's own processes run it here.
 STARTUP = [str(Path(__file__).parent / "support" / "startup")]
+load_file(f"{STARTUP[0]}/sitecustomize.py")
 STARTUP += filter(None, [os.environ.get("PYTHONPATH")])
 
 # The groups of tests that take longest; most groups are files. They start first, so that no worker
@@ -73,6 +73,16 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem.removeprefix("test_")))
     items.sort(key=lambda item: place.get(group(item), len(place)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Note which file loads TensorFlow when it is collected: every worker would load it."""
+    before = "tensorflow" in sys.modules
+    report = yield
+    if "tensorflow" in sys.modules and not before:
+        lazily.LOADED.append(collector.nodeid)
+    return report
 
 
 def pytest_report_header() -> str:

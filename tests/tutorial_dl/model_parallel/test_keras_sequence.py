@@ -17,9 +17,9 @@ from keras_networks import keras, layers, tf
 
 from numba_kernels import optimizers
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, data, models, strategies
+from tutorial_dl import Trainer, data, model_parallel, models, strategies
 from tutorial_dl.config import RunConfig
-from tutorial_dl.model_parallel import Grid, KerasTensorReplica, PipelinedReplica
+from tutorial_dl.model_parallel import Grid, PipelinedReplica
 from tutorial_dl.training.setup import prepare
 
 pytestmark = pytest.mark.xdist_group("keras")
@@ -93,7 +93,7 @@ def trainers(
         whole = build()[0]
         whole.run_eagerly = eager or strategy == "serial"
         serial = Trainer(whole, dataset, strategy, team=alone, **how | options)
-    part = KerasTensorReplica(build()[0], grid, RULES[build], sequence=True)
+    part = model_parallel.KerasTensorReplica(build()[0], grid, RULES[build], sequence=True)
     part.model.run_eagerly = eager
     strategy = strategies.TensorParallel(grid)
     found = Trainer(part, dataset, strategy, callbacks=callbacks, **how | options)
@@ -147,7 +147,7 @@ def two(folder):
     with pytest.raises(ValueError, match="model 'mlp' has nothing between layers that are cut"):
         prepare(config, found.team)
     with pytest.raises(ValueError, match="leave it out, or use a grid without context"):
-        KerasTensorReplica(gpt()[0], Grid(Team(), context=2), sequence=True)
+        model_parallel.KerasTensorReplica(gpt()[0], Grid(Team(), context=2), sequence=True)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -155,7 +155,7 @@ def two(folder):
     finally:
         keras.config.set_dtype_policy(before)
     with pytest.raises(ValueError, match=r"computes in bfloat16, .* sequence-parallel form"):
-        KerasTensorReplica(half, grid, sequence=True)
+        model_parallel.KerasTensorReplica(half, grid, sequence=True)
 
 
 def test_three_ranks_train_as_one_to_twelve_digits(on_ranks, tmp_path):
@@ -188,7 +188,7 @@ def together(folder):
     assert found.resume() and found.steps == 2
     found.fit(1)
     grid = Grid(Team(), 2, 2)
-    part = KerasTensorReplica(gpt()[0], grid, sequence=True)
+    part = model_parallel.KerasTensorReplica(gpt()[0], grid, sequence=True)
     part = PipelinedReplica(part, grid, "1f1b", 3, layers=["block_1_norm_2"], sample=batch[0][:2])
     how = dict(optimizer=adam, learning_rate=0.01, progress=False, **options)
     found = Trainer(part, found.run.dataset, strategies.TensorParallel(grid), **how)

@@ -19,9 +19,9 @@ from keras_networks import keras, layers
 
 from numba_kernels import optimizers
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, data, models, replica, strategies, timeline
+from tutorial_dl import Trainer, data, model_parallel, models, replica, strategies, timeline
 from tutorial_dl.config import RunConfig
-from tutorial_dl.model_parallel import Grid, KerasTensorReplica, PipelinedReplica
+from tutorial_dl.model_parallel import Grid, PipelinedReplica
 from tutorial_dl.replica.consistency import DriftError
 from tutorial_dl.training.setup import prepare
 
@@ -118,7 +118,7 @@ def trainers(
         whole = build()[0]
         whole.run_eagerly = strategy == "serial"  # a graph takes longer to make than a few steps
         serial = Trainer(whole, dataset, strategy, team=alone, **how | options)
-    part = KerasTensorReplica(build()[0], grid, RULES.get(build))
+    part = model_parallel.KerasTensorReplica(build()[0], grid, RULES.get(build))
     part.model.run_eagerly = eager
     strategy = strategies.TensorParallel(grid)
     found = Trainer(part, dataset, strategy, callbacks=callbacks, **how | options)
@@ -250,7 +250,7 @@ def together(folder):
     assert found.resume() and found.steps == 2
     found.fit(1)
     grid = Grid(Team(), 2, 2)
-    part = KerasTensorReplica(gpt()[0], grid)
+    part = model_parallel.KerasTensorReplica(gpt()[0], grid)
     part = PipelinedReplica(part, grid, "1f1b", 3, layers=["block_1_norm_2"], sample=batch[0][:2])
     found = Trainer(part, found.run.dataset, strategies.TensorParallel(grid), **how)
     assert found.resume() and len(found.history.epochs) == 2
@@ -340,23 +340,28 @@ def with_its_own_loss():
     return model
 
 
-class Mine(layers.Layer):
-    def call(self, x):
-        return x
+# (Classes of the module would load TensorFlow when tests are collected.)
 
 
-class Transposed(layers.Layer):
-    makes_no_mask = True
+def mine():
+    class Mine(layers.Layer):
+        def call(self, x):
+            return x
 
-    def __init__(self, other, **options):
-        super().__init__(**options)
-        self.other = other
-
-    def call(self, x):
-        return keras.ops.matmul(x, keras.ops.transpose(self.other.kernel))
+    return Mine(name="mine")
 
 
 def tied():
+    class Transposed(layers.Layer):
+        makes_no_mask = True
+
+        def __init__(self, other, **options):
+            super().__init__(**options)
+            self.other = other
+
+        def call(self, x):
+            return keras.ops.matmul(x, keras.ops.transpose(self.other.kernel))
+
     one = layers.Dense(8, name="one")
     return chain(one, layers.Dense(8, name="two"), Transposed(one, name="three"))
 
@@ -407,7 +412,7 @@ GROUPS = {"filters": 8, "kernel_size": 1, "groups": 2, "name": "grouped"}
          PAIR),
         ("can't compute layer 'mine': Mine is no layer of Keras and may make a mask; if it makes "
          "none, give its class makes_no_mask = True",
-         lambda: pair({"units": 8}, [Mine(name="mine")]), PAIR),
+         lambda: pair({"units": 8}, [mine()]), PAIR),
         ("layer 'act' lies behind 'one', which is cut by columns",
          lambda: pair({"units": 8}, [layers.ReLU(name="act", activity_regularizer="l2")]), PAIR),
     ],
