@@ -1,7 +1,5 @@
 """Keras models cut by columns, rows and heads train as one process; what can't be is refused."""
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -271,30 +269,6 @@ def together(folder):
         np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=1e-6)
         same_vectors(serial, saving, 3, 1e-5)
         assert serial.strategy.state.step == 6
-
-
-def test_a_rank_that_dies_ends_all(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "import os, signal\n"
-        "from mpi4py import MPI\n"
-        "from tutorial_dl import data\n"
-        "class Dies(data.Data):\n"
-        "    times = 0\n"
-        "    def take(self, samples):\n"
-        "        Dies.times += 1\n"
-        "        if MPI.COMM_WORLD.rank == 1 and Dies.times > 5:\n"
-        "            os.kill(os.getpid(), signal.SIGKILL)\n"
-        "        return super().take(samples)\n"
-        "def dies():\n"
-        "    whole = data.digits()\n"
-        "    train = Dies(*whole.train.take(slice(None)))\n"
-        "    return data.Dataset('digits', train, whole.validation, 10)\n"
-    )
-    words = ["train", "--model", "mlp", "--data", f"{tmp_path}/mine.py:dies", "--tensor", "2"]
-    command = [sys.executable, "-m", "tutorial_dl", *words, "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
-    assert "a rank was ended by signal SIGKILL" in done.stderr
 
 
 def chain(*more, inputs=(8,), **options):
