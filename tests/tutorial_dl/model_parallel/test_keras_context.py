@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
+import divided_models
 import numpy as np
 import pytest
 from divided_models import (
@@ -61,27 +62,14 @@ def full(dropout=0.3, penalty="l2"):
     return model, (NUMBERS, LABELS)
 
 
-def trainers(build, grid, optimizer="momentum", callbacks=(), eager=False, **options):
-    """The same training by one process, on rank 0 only, and by the ranks of a grid.
+def trainers(build, grid, *optimizer, **options):
+    """Of divided_models.py, in batches of 4: each rank has a part of each sequence."""
 
-    `eager`: ranks compute without a graph, which takes longer to make than a few steps.
-    """
-    batch = build()[1]
-    samples = data.Data.of(*batch)
-    dataset = data.Dataset("some", samples, samples, int(batch[1].max()) + 1)
-    how = dict(optimizer=optimizer, learning_rate=0.01, batch_size=4, progress=False)
-    alone, serial = Team().split(Team().rank), None
-    if Team().rank == 0:
-        # Checkpoints of strategy 'serial' belong to it alone.
-        strategy = "synchronous" if "checkpoint" in options else "serial"
-        whole = build()[0]
-        whole.run_eagerly = eager or strategy == "serial"
-        serial = Trainer(whole, dataset, strategy, team=alone, **how | options)
-    part = model_parallel.KerasContextReplica(build()[0], grid)
-    part.model.run_eagerly = eager
-    strategy = strategies.ContextParallel(grid)
-    found = Trainer(part, dataset, strategy, callbacks=callbacks, **how | options)
-    return serial, found, batch
+    def part(model):
+        return model_parallel.KerasContextReplica(model, grid)
+
+    options, strategy = {"batch_size": 4} | options, strategies.ContextParallel(grid)
+    return divided_models.trainers(build, part, strategy, *optimizer, **options)
 
 
 def trains(build, grid, folder, near, **options):
@@ -147,9 +135,10 @@ def test_three_ranks_train_as_one_to_twelve_digits(on_ranks, tmp_path):
 
 
 def three(folder):
+    how = {"eager": True, "validate": False}
     with in_float64():
         for build in (gpt, full):
-            found = trains(build, Grid(Team(), context=3), folder, 1e-12, eager=True)
+            found = trains(build, Grid(Team(), context=3), folder, 1e-12, **how)
             assert found.replica.dtype == np.float64
             in_two_stages(build, found.strategy.grid)
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import divided_models
 import numpy as np
 import pytest
 from divided_models import (
@@ -74,30 +75,15 @@ SUMS = {gpt: 4, full: 4 + 1}
 SEE_PARTS = {gpt: 8 * 12, full: 6 * 12}
 
 
-def trainers(
-    build, grid, optimizer="momentum", callbacks=(), validate=False, eager=True, **options
-):
-    """The same training by one process, on rank 0 only, and by the ranks of a grid.
+def trainers(build, grid, *optimizer, **options):
+    """Of divided_models.py, in the sequence-parallel form; by default eager, without validation."""
 
-    `eager`: ranks compute without a graph, which takes longer to make than a few steps.
-    """
-    batch = build()[1]
-    samples = data.Data.of(*batch)
-    kept = samples if validate else None
-    dataset = data.Dataset("some", samples, kept, int(batch[1].max()) + 1)
-    how = dict(optimizer=optimizer, learning_rate=0.01, batch_size=7, progress=False)
-    alone, serial = Team().split(Team().rank), None
-    if Team().rank == 0:
-        # Checkpoints of strategy 'serial' belong to it alone.
-        strategy = "synchronous" if "checkpoint" in options else "serial"
-        whole = build()[0]
-        whole.run_eagerly = eager or strategy == "serial"
-        serial = Trainer(whole, dataset, strategy, team=alone, **how | options)
-    part = model_parallel.KerasTensorReplica(build()[0], grid, RULES[build], sequence=True)
-    part.model.run_eagerly = eager
+    def part(model):
+        return model_parallel.KerasTensorReplica(model, grid, RULES[build], sequence=True)
+
+    options = {"validate": False, "eager": True} | options
     strategy = strategies.TensorParallel(grid)
-    found = Trainer(part, dataset, strategy, callbacks=callbacks, **how | options)
-    return serial, found, batch
+    return divided_models.trainers(build, part, strategy, *optimizer, **options)
 
 
 def trains(build, grid, folder, near, **options):
