@@ -12,6 +12,7 @@ import typer
 from numba_kernels import launch
 
 from .. import __version__, config
+from ..options import Option
 from . import cluster, flags, notebooks, site, slides  # noqa: F401  (flags changes what --help shows)
 from .errors import check_writable, fail, one_line
 
@@ -29,7 +30,7 @@ RANKS = ("-n", "--ranks")
 SAVING_SECONDS = 60.0  # after SIGTERM, the time that ranks have to write a checkpoint
 
 
-def parameter(option: config.Option) -> inspect.Parameter:
+def parameter(option: Option) -> inspect.Parameter:
     """The parameter from which typer makes an option of the command line."""
     kind, default = option.kind, option.unset
     if option.choices:
@@ -52,7 +53,7 @@ def parameter(option: config.Option) -> inspect.Parameter:
     )
 
 
-def checked(option: config.Option):
+def checked(option: Option):
     """The callback that checks the option's value, and names the option if it is wrong."""
 
     def check(value):
