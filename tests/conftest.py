@@ -18,14 +18,14 @@ import pytest
 
 # tests/ is no package, so that no test's name can clash with an installed one.
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+import asleep
 
 # Tests start two thousand processes. A rank would spend 40 ms on hooks of UCX (which MPICH uses)
 # around the allocation of memory, which only InfiniBand needs. Whatever loads NumPy would spend
 # 60 ms on the second thread of OpenBLAS, which waits busily for its first work.
 os.environ |= {"UCX_MEM_EVENTS": "n", "OPENBLAS_THREAD_TIMEOUT": "4"}
-# Ranks that wait in calls of MPICH sleep, as several workers share the cores. (tests/soak, which
-# measures, takes this back.)
-os.environ |= {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+# Ranks that wait sleep, as several workers share the cores. (tests/soak takes this back.)
+os.environ |= asleep.ASLEEP
 # Some tests start Open MPI's mpiexec as a user would, who is not root.
 if os.geteuid() == 0:
     os.environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
