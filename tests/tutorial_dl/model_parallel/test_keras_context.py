@@ -144,14 +144,14 @@ def three(folder):
 
 
 def in_two_stages(build, grid):
-    """Two stages of parts on each rank, 4 micro-batches of 13 samples; B and W together, apart."""
+    """Two stages of parts on each rank, 2 micro-batches of 13 samples; B and W together, apart."""
     model, batch = build() if build is gpt else build(dropout=0, penalty=None)
     model.run_eagerly = True  # a graph takes longer to make
     serial = replica.of(model)
     loss, _ = serial.compute_gradient(batch)
     expected, outputs = serial.gradient.copy(), serial.predict(batch[0])
     cut = ["block_1_attention"] if build is gpt else ["attend"]
-    how = dict(schedule="interleaved", micro_batches=4, chunks=2, layers=cut)
+    how = dict(schedule="interleaved", micro_batches=2, chunks=2, layers=cut)
     stages = PipelinedReplica(model_parallel.KerasContextReplica(serial, grid), grid, **how)
     stages.try_out(batch, True)
     with pytest.raises(ValueError, match="context parallelism takes one per position"):
