@@ -59,8 +59,8 @@ STARTUP += filter(None, [os.environ.get("PYTHONPATH")])
 # The groups of tests that take longest; most groups are files. They start first, so that no worker
 # of pytest-xdist begins one of them when the others have nothing left to do.
 LONGEST = """
-keras notebooks more_notebooks cli parameter_server worker_faults vector_code compile cluster_list
-allreduce batch_jobs cells train_faults cluster bench tune_command horovod lost_engines doctor
+keras here notebooks more_notebooks cli parameter_server worker_faults vector_code compile
+cluster_list allreduce batch_jobs cells train_faults cluster bench tune_command horovod lost_engines doctor
 compression failures elastic recovery cell_faults resumed_runs gan master_checkpoints
 """
 
@@ -72,6 +72,10 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem.removeprefix("test_")))
+        elif group(item) == "keras" and "on_ranks" not in item.fixturenames:
+            # These need Keras in pytest's own process, the others in that which forks ranks. The
+            # name of a test ends with both groups: test_cnn_reads_digits@here_keras.
+            item.add_marker(pytest.mark.xdist_group("here"), append=False)
     items.sort(key=lambda item: place.get(group(item), len(place)))
 
 
