@@ -60,8 +60,9 @@ STARTUP += filter(None, [os.environ.get("PYTHONPATH")])
 # of pytest-xdist begins one of them when the others have nothing left to do.
 LONGEST = """
 keras here notebooks more_notebooks cli parameter_server worker_faults vector_code compile
-cluster_list allreduce batch_jobs cells train_faults cluster bench tune_command horovod lost_engines doctor
-compression failures elastic recovery cell_faults resumed_runs gan master_checkpoints
+cluster_list allreduce batch_jobs cells train_faults cluster bench tune_command horovod
+lost_engines doctor compression failures elastic recovery cell_faults resumed_runs gan
+master_checkpoints
 """
 
 
