@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem.removeprefix("test_")))
-        elif group(item) == "keras" and "on_ranks" not in item.fixturenames:
+        elif group(item) == "keras" and not {"on_ranks", "worlds"} & {*item.fixturenames}:
             # These need Keras in pytest's own process, the others in that which forks ranks. The
             # name of a test ends with both groups: test_cnn_reads_digits@here_keras.
             item.add_marker(pytest.mark.xdist_group("here"), append=False)
