@@ -113,12 +113,15 @@ def by_keras(make, dataset, epochs):
     return of_rank_0(model, train), model
 
 
-def as_keras(make, dataset, strategy, check=lambda model: None, eager=False):
-    """`eager`: ranks compute without a graph, which takes longer to make than a few steps."""
+def as_keras(make, dataset, strategy, right=None, check=lambda model: None, eager=False):
+    """Assert that ranks do what Keras does, which is `right`, if that was computed before.
+
+    `eager`: ranks compute without a graph, which takes longer to make than a few steps.
+    """
     from numba_kernels.optimizers import SGD
     from tutorial_dl import Trainer
 
-    model, (expected, theirs) = compiled(make), by_keras(make, dataset, 3)
+    model, (expected, theirs) = compiled(make), right or by_keras(make, dataset, 3)
     model.run_eagerly = eager
     trainer = Trainer(model, dataset, strategy, SGD(RATE), batch_size=BATCH, seed=5, progress=False)
     history = trainer.fit(3)
@@ -133,10 +136,11 @@ def each_rank():
     from tutorial_dl import strategies
 
     signs = samples()
-    as_keras(constrained, signs, strategies.Synchronous(), keeps_its_bounds)
-    as_keras(constrained, signs, strategies.Synchronous(algorithm="ring"), keeps_its_bounds, True)
+    bounded = by_keras(constrained, signs, 3), keeps_its_bounds
+    as_keras(constrained, signs, strategies.Synchronous(), *bounded)
+    as_keras(constrained, signs, strategies.Synchronous(algorithm="ring"), *bounded, True)
     # Workers share each batch: Downpour is then training by one process.
-    as_keras(constrained, signs, strategies.Downpour(synchronous=True), keeps_its_bounds, True)
+    as_keras(constrained, signs, strategies.Downpour(synchronous=True), *bounded, True)
     as_keras(tagger, for_each_word(), strategies.Synchronous(), eager=True)
     as_keras(tagger_of_both, for_each_word_and_all(), strategies.Synchronous())
     learns_alone()

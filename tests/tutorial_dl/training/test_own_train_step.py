@@ -174,7 +174,9 @@ def with_batches(team):
 
     x, y = samples()
     options = dict(team=team, batch_size=BATCH, progress=False)
-    row = Trainer(made("of_batches"), (x, y), **options).fit(1).last
+    model = made("of_batches")
+    model.run_eagerly = True
+    row = Trainer(model, (x, y), **options).fit(1).last
     assert row["per_batch"] == pytest.approx(10 * row["loss"], rel=1e-5)
 
 
@@ -212,7 +214,9 @@ def each_rank():
     # Asynchronous workers have batches of their own.
     Trainer(made("contrastive"), (x, y), strategies.Downpour(team=team))
     # Dropout and batch normalisation differ between parts of a batch; they are no reason to refuse.
-    losses = Trainer(made("plain", True), (x, y), team=team, progress=False).fit(5).column("loss")
+    model = made("plain", True)
+    model.run_eagerly = True
+    losses = Trainer(model, (x, y), team=team, progress=False).fit(5).column("loss")
     assert losses[-1] < losses[0]
 
 
