@@ -22,10 +22,12 @@ ERRORS = "errors"  # a file in the folder
 def told(on_ranks, ranks: int, folder: Path, words: list) -> tuple[int, str]:
     """The status with which `train WORDS` ends on all ranks, and what they write to stderr."""
     (folder / ERRORS).unlink(missing_ok=True)
-    words = [str(word) for word in words]
-    printed = on_ranks(ranks, on_these_ranks, str(folder), words).split()
-    assert printed == ranks * printed[:2] and printed[0] == "status"
-    return int(printed[1]), (folder / ERRORS).read_text()
+    printed = on_ranks(ranks, on_these_ranks, str(folder), [str(word) for word in words])
+    *_, last = printed.splitlines(keepends=True)
+    status = int(last.removeprefix("status "))
+    # What failed prints no result.
+    assert printed == ranks * last if status else printed.endswith(ranks * last), printed
+    return status, (folder / ERRORS).read_text()
 
 
 def on_these_ranks(folder, words):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands_on_ranks import told
 
 from numba_kernels.errors import PeerError
 from numba_kernels.team.team import Team
@@ -155,15 +156,21 @@ def train_command(*options) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-def same_commands(folder: Path, options: list, cut: list) -> dict:
-    """An epoch with `options` on one rank, and with `cut`: the JSON of both has the same loss."""
+def same_commands(folder: Path, options: list, cut: list, on_ranks=None, ranks: int = 1) -> dict:
+    """An epoch with `options` on one rank, and with `cut`: the JSON of both has the same loss.
+
+    With the fixture `on_ranks`, on ranks that are kept; otherwise commands start what `cut` needs.
+    """
     found = []
-    for number, more in enumerate([[], cut]):
+    for number, (n, more) in enumerate([(1, []), (ranks, cut)]):
         file = folder / f"{number}.json"
-        done = train_command(
-            *options, "--epochs", 1, "--batch-size", 12, "--quiet", *more, "--json", file
-        )
-        assert done.returncode == 0, done.stderr
+        words = [*options, "--epochs", 1, "--batch-size", 12, "--quiet", *more, "--json", file]
+        if on_ranks is None:
+            done = train_command(*words)
+            ended = done.returncode, done.stderr
+        else:
+            ended = told(on_ranks, n, folder, words)
+        assert ended == (0, ""), ended
         found.append(json.loads(file.read_text()))
     one, several = found
     assert one["ranks"] == 1 < several["ranks"] and one["parameters"] == several["parameters"]

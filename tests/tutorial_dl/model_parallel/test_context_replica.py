@@ -350,10 +350,10 @@ def refused(grid):
 LINES = "from test_context_replica import DATA, whole", "def data(): return DATA"
 
 
-def test_the_command_line(tmp_path):
+def test_the_command_line(on_ranks, tmp_path):
     """--context with --pipeline trains, and writes what a run of one rank writes."""
     options = options_of(tmp_path, __file__, *LINES)
-    four = same_commands(tmp_path, options, ["--context", 2, "--pipeline", 2])
+    four = same_commands(tmp_path, options, ["--context", 2, "--pipeline", 2], on_ranks, 4)
     assert four["ranks"] == 4 and four["config"]["context"] == {"context": 2}
 
 

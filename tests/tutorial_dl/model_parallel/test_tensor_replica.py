@@ -96,11 +96,12 @@ def test_with_data_parallelism_and_checkpoints(on_ranks, tmp_path):
     on_ranks(4, together, str(tmp_path))
 
 
-def test_the_command_line(tmp_path):
+def test_the_command_line(on_ranks, tmp_path):
     """--tensor with --sequence-parallel trains, and writes what a run of one rank writes."""
     lines = "from test_tensor_replica import DATA, whole", "def data(): return DATA"
     words = ["--tensor", 2, "--sequence-parallel"]
-    found = same_commands(tmp_path, options_of(tmp_path, __file__, *lines), words)
+    options = options_of(tmp_path, __file__, *lines)
+    found = same_commands(tmp_path, options, words, on_ranks, 2)
     assert found["ranks"] == 2 and found["config"]["tensor"]["sequence_parallel"] is True
 
 
