@@ -113,16 +113,12 @@ def by_keras(make, dataset, epochs):
     return of_rank_0(model, train), model
 
 
-def as_keras(make, dataset, strategy, right=None, check=lambda model: None, eager=False):
-    """Assert that ranks do what Keras does, which is `right`, if that was computed before.
-
-    `eager`: ranks compute without a graph, which takes longer to make than a few steps.
-    """
+def as_keras(make, dataset, strategy, right=None, check=lambda model: None):
+    """Assert that ranks do what Keras does, which is `right`, if that was computed before."""
     from numba_kernels.optimizers import SGD
     from tutorial_dl import Trainer
 
     model, (expected, theirs) = compiled(make), right or by_keras(make, dataset, 3)
-    model.run_eagerly = eager
     trainer = Trainer(model, dataset, strategy, SGD(RATE), batch_size=BATCH, seed=5, progress=False)
     history = trainer.fit(3)
     for mine, its in zip(model.get_weights(), theirs.get_weights(), strict=True):
@@ -138,10 +134,10 @@ def each_rank():
     signs = samples()
     bounded = by_keras(constrained, signs, 3), keeps_its_bounds
     as_keras(constrained, signs, strategies.Synchronous(), *bounded)
-    as_keras(constrained, signs, strategies.Synchronous(algorithm="ring"), *bounded, True)
+    as_keras(constrained, signs, strategies.Synchronous(algorithm="ring"), *bounded)
     # Workers share each batch: Downpour is then training by one process.
-    as_keras(constrained, signs, strategies.Downpour(synchronous=True), *bounded, True)
-    as_keras(tagger, for_each_word(), strategies.Synchronous(), eager=True)
+    as_keras(constrained, signs, strategies.Downpour(synchronous=True), *bounded)
+    as_keras(tagger, for_each_word(), strategies.Synchronous())
     as_keras(tagger_of_both, for_each_word_and_all(), strategies.Synchronous())
     learns_alone()
 
@@ -150,9 +146,7 @@ def learns_alone():
     """Asynchronous workers have batches of their own: no worker waits for another one's mask."""
     from tutorial_dl import Trainer
 
-    model = compiled(tagger)
-    model.run_eagerly = True
-    trainer = Trainer(model, for_each_word(), "downpour", progress=False, batch_size=5)
+    trainer = Trainer(compiled(tagger), for_each_word(), "downpour", progress=False, batch_size=5)
     losses = trainer.fit(4).column("val_loss")
     assert losses[-1] < losses[0]
 

@@ -104,18 +104,13 @@ def generator(*parts):
         yield tuple(part[first : first + BATCH] for part in parts)
 
 
-def same(make, ours, theirs, epochs=EPOCHS, kept=None, steps=None, graph=False, **options):
-    """Training on `ours` by the ranks is `fit` on `theirs`: weights, and all columns.
-
-    Without `graph`, ranks compute eagerly: a graph takes longer to make than a few steps, and what
-    it is given is the same.
-    """
+def same(make, ours, theirs, epochs=EPOCHS, kept=None, steps=None, **options):
+    """Training on `ours` by the ranks is `fit` on `theirs`: weights, and all columns."""
     from as_fit import of_rank_0
 
     from tutorial_dl import Trainer
 
     model, expected = make(), make()
-    model.run_eagerly = not graph
     given = ours if kept is None else (ours, kept[0])
     trainer = Trainer(model, given, progress=False, shuffle=False, **options)
     history = trainer.fit(epochs)
@@ -141,7 +136,7 @@ def each_rank():
     part = slice(20, None)
     plain, weighted = tf_data(x, y), tf_data(x, y, w)
     kept = tf_data(x[part], y[part])
-    trainer, model = same(classifier, plain, plain, kept=(kept, kept), graph=True)
+    trainer, model = same(classifier, plain, plain, kept=(kept, kept))
     found, right = trainer.evaluate(weighted), model.evaluate(weighted, verbose=0, return_dict=True)
     assert {n: found[n] for n in right} == pytest.approx(right, rel=1e-5)
     outputs = model.predict(plain, verbose=0)
@@ -163,13 +158,12 @@ def each_rank():
 
     same(classifier, lambda: generator(x, y, w), generator(x, y, w), epochs=1)
     both = {"one": x, "two": w[:, None]}, {"a": x[:, :1], "b": w[:, None]}
-    same(of_dicts, tf_data(*both), tf_data(*both), graph=True)
-    text = tf_data(TEXTS[:, None], y)
-    same(reader_of_text, text, text, graph=True)
+    same(of_dicts, tf_data(*both), tf_data(*both))
+    same(reader_of_text, tf_data(TEXTS[:, None], y), tf_data(TEXTS[:, None], y))
     tagged = TEXTS[:, None], np.stack([y, 1 - y, y, y], axis=1)
-    same(tagger_of_text, tf_data(*tagged), tf_data(*tagged), graph=True)
+    same(tagger_of_text, tf_data(*tagged), tf_data(*tagged))
     read = py_dataset(TEXTS[:, None], y, workers=2)
-    same(reader_of_text, read, text)
+    same(reader_of_text, read, tf_data(TEXTS[:, None], y))
 
 
 def test_two_ranks_train_on_streams_as_fit_does(on_ranks):
@@ -186,7 +180,6 @@ def in_any_order():
     team = Team()
     x, y, _ = arrays()
     model, expected, dataset = classifier(), classifier(), py_dataset(x, y)
-    model.run_eagerly = True
     Trainer(model, dataset, seed=4, progress=False).fit(EPOCHS)
     orders = [np.random.default_rng((4, epoch)).permutation(len(dataset)) for epoch in range(2)]
     assert (orders[0] != orders[1]).any()
@@ -201,7 +194,6 @@ def in_any_order():
 
     # The sum of all inputs of an epoch shows that each sample was seen once.
     unseeded, model = tf_data(x, y).unbatch().shuffle(SAMPLES).batch(BATCH), classifier()
-    model.run_eagerly = True
     trainer, seen = Trainer(model, unseeded, progress=False), []
     compute = trainer.replica.compute_gradient
 

@@ -154,17 +154,11 @@ def made(name, drops=False, masked=False):
     return model
 
 
-def trains_as_fit(name, team, graph=True):
-    """Without `graph`, ranks compute eagerly: a graph takes longer to make than a few steps."""
+def trains_as_fit(name, team):
     from as_fit import as_fit
 
-    def make():
-        model = made(name)
-        model.run_eagerly = not graph
-        return model
-
     x, y = samples()
-    history = as_fit(make, (x, y), (x[::-1], y[::-1]), team, BATCH)
+    history = as_fit(lambda: made(name), (x, y), (x[::-1], y[::-1]), team, BATCH)
     assert {"auc", "precision", "val_auc", "val_precision"} < history.last.keys()
 
 
@@ -174,9 +168,7 @@ def with_batches(team):
 
     x, y = samples()
     options = dict(team=team, batch_size=BATCH, progress=False)
-    model = made("of_batches")
-    model.run_eagerly = True
-    row = Trainer(model, (x, y), **options).fit(1).last
+    row = Trainer(made("of_batches"), (x, y), **options).fit(1).last
     assert row["per_batch"] == pytest.approx(10 * row["loss"], rel=1e-5)
 
 
@@ -187,10 +179,10 @@ def each_rank():
 
     team, one = Team(), Team(MPI.COMM_SELF)
     for name in (None, "plain", "penalised", "some"):
-        trains_as_fit(name, team, graph=name in ("plain", "penalised"))
+        trains_as_fit(name, team)
     if team.rank == 0:
         for name in ("clipped", "contrastive"):  # on one rank there is nothing to add up
-            trains_as_fit(name, one, graph=False)
+            trains_as_fit(name, one)
     x, y = samples()
     for name, words in (
         ("clipped", "clips gradients or changes them otherwise"),
@@ -214,9 +206,7 @@ def each_rank():
     # Asynchronous workers have batches of their own.
     Trainer(made("contrastive"), (x, y), strategies.Downpour(team=team))
     # Dropout and batch normalisation differ between parts of a batch; they are no reason to refuse.
-    model = made("plain", True)
-    model.run_eagerly = True
-    losses = Trainer(model, (x, y), team=team, progress=False).fit(5).column("loss")
+    losses = Trainer(made("plain", True), (x, y), team=team, progress=False).fit(5).column("loss")
     assert losses[-1] < losses[0]
 
 
