@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import leftovers
@@ -193,6 +194,30 @@ def test_calls_that_fail(worlds):
         after = ask(worlds, pid)
         assert after != before and ask(worlds, pid) == after, function.__name__
         before = after
+
+
+def names_shared_memory():
+    import mpi4py.MPI  # noqa: F401
+
+    print(*re.findall(r"/dev/shm/\S+", Path("/proc/self/maps").read_text()))
+
+
+def test_a_killed_world_leaves_no_shared_memory(worlds):
+    """Not even if what would end its ranks, the process that they were forked from, is stopped."""
+    files = set(map(Path, ask(worlds, names_shared_memory).split()))
+    [world] = worlds.kept.values()
+    parents = {psutil.Process(pid).parent() for pid in world.pids.values()}
+    assert any(file.exists() for file in files)
+    worlds.kept.clear()
+    for each in parents:
+        each.suspend()
+    try:
+        world.kill()
+        assert not any(file.exists() for file in files)
+    finally:
+        for each in parents:
+            if each.is_running():
+                each.resume()
 
 
 def leaves_a_grandchild():

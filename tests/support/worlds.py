@@ -209,9 +209,9 @@ class World:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.5)
         self.process.wait(END_SECONDS)
-        # The guard has not seen ranks that were forked elsewhere, nor what they have started. Shared
-        # memory that one of them still had when the guard removed all that nobody had is left.
-        for each in started:
+        # The guard has not seen ranks that were forked elsewhere, nor what they have started. When
+        # it removed the shared memory that nobody had, one of them may still have had some.
+        for each in (*self.pids.values(), *started):
             guard.send(each, signal.SIGKILL)
         deadline = time.monotonic() + END_SECONDS
         while any(map(runs, self.pids.values())) and time.monotonic() < deadline:

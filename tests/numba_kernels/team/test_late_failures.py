@@ -172,14 +172,14 @@ def at_every_line():
         with contextlib.suppress(KeyboardInterrupt):
             passed = collect_and(act, number, mail, mailbox.__file__)
         mail.collect()
-        assert (mail.recovering, mail._arrived) == ({0: 0}, []), (collects, number)
+        assert mail.recovering == {0: 0} and not mail._arrived, (collects, number)
         assert request.Test()
         mail.comm.Free()
         return passed
 
     for collects in (True, False):
         lines = letter_at(0, collects)
-        assert lines > 20
+        assert lines > 10
         for number in range(1, lines + 1):
             letter_at(number, collects)
 
@@ -196,7 +196,7 @@ def threads():
     from numba_kernels.team import abort_all
 
     team = Team()
-    for turn in range(20):
+    for turn in range(10):
         thread = threading.Thread(target=abort_all, args=(ValueError(f"turn {turn}"),))
         if team.rank == turn % team.size:
             thread.start()
