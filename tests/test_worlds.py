@@ -1,6 +1,7 @@
 """Ranks that serve many tests: an error in one call fails that call and not the next one."""
 
 import atexit
+import contextlib
 import os
 import re
 import signal
@@ -203,20 +204,21 @@ def names_shared_memory():
 
 
 def test_a_killed_world_leaves_no_shared_memory(worlds):
-    """Not even if what would end its ranks, the process that they were forked from, is stopped."""
+    """Not even if its ranks are stopped, and the process that would kill them, too."""
     files = set(map(Path, ask(worlds, names_shared_memory).split()))
     [world] = worlds.kept.values()
-    parents = {psutil.Process(pid).parent() for pid in world.pids.values()}
+    ranks = {psutil.Process(pid) for pid in world.pids.values()}
+    stopped = ranks | {rank.parent() for rank in ranks}
     assert any(file.exists() for file in files)
     worlds.kept.clear()
-    for each in parents:
+    for each in stopped:
         each.suspend()
     try:
         world.kill()
         assert not any(file.exists() for file in files)
     finally:
-        for each in parents:
-            if each.is_running():
+        for each in stopped:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 each.resume()
 
 

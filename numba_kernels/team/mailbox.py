@@ -115,9 +115,12 @@ class Mailbox:
         """Forget this generation's letters; some of the next one may have arrived already."""
         self.generation += 1
         self._begin()
-        early, self._early = self._early, []
-        for letter in early:
+        self._file_early()
+
+    def _file_early(self) -> None:
+        for letter in [each for each in self._early if each.generation <= self.generation]:
             self._file(letter)
+        self._early[:] = [each for each in self._early if each.generation > self.generation]
 
     def fails_again(self, rank: int | None = None) -> list[Letter]:
         """Return AGAIN letters that are not from an earlier cell; those of `rank`, if given."""
@@ -147,6 +150,7 @@ class Mailbox:
         functions in C, so what must not be parted is done in one: a map of a filter.)
         """
         with self._lock:
+            self._file_early()  # if an interrupt ended `next_generation`
             while True:
                 buffer, status = np.empty(HEAD + TEXT, np.uint8), MPI.Status()
                 found = filter(None, map(self.comm.Improbe, [MPI.ANY_SOURCE], [TAG]))
