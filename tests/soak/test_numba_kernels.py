@@ -58,9 +58,9 @@ def test_many_failures(on_ranks, tests, record, ranks, shared):
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_failures_at_random(on_ranks, tests, record, ranks, shared):
     env = {"NUMBA_KERNELS_WINDOW": shared}
-    on_ranks(ranks, tests("test_late_failures").at_random, 2, 500, env=env, fresh=True)
+    on_ranks(ranks, tests("test_late_failures").at_random, 2, 200, env=env, fresh=True)
     where = f"{ranks} ranks, {PLACE[shared]}"
-    record(f"500 failures at random moments, {where}", "right", "right", True)
+    record(f"200 failures at random moments, {where}", "right", "right", True)
 
 
 def test_a_rank_is_stopped_for_15_seconds(tests, record):

@@ -290,5 +290,5 @@ def at_random(seed, turns):
 @PLACES
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_failures_at_random(on_ranks, ranks, shared):
-    """`make soak` has 500."""
+    """`make soak` has 200."""
     on_ranks(ranks, at_random, 1, 20, env={"NUMBA_KERNELS_WINDOW": shared})
