@@ -30,6 +30,7 @@ from ..allreduce import calls, gather, ring, shared_memory, staged, tree
 from ..allreduce.dispatch import allreduce as _allreduce
 from ..allreduce.elementwise import bounds, convert, op_code
 from ..allreduce.machine import UNMEASURED
+from ..environment import share_cores
 from ..errors import TeamError
 from ..jit.halves import carried, is_half
 from ..launcher import never_alone
@@ -82,6 +83,7 @@ class Team(Waiting):
     ):
         if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL:
             raise TypeError(f"comm must be an mpi4py communicator, not {comm!r}")
+        share_cores()
         if MPI.COMM_WORLD.size == 1:
             unlink_segments()
         if comm == MPI.COMM_WORLD and comm.size == 1:
