@@ -18,14 +18,14 @@ import pytest
 
 # tests/ is no package, so that no test's name can clash with an installed one.
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+import asleep
 
 # Tests start two thousand processes. A rank would spend 40 ms on hooks of UCX (which MPICH uses)
 # around the allocation of memory, which only InfiniBand needs. Whatever loads NumPy would spend
 # 60 ms on the second thread of OpenBLAS, which waits busily for its first work.
 os.environ |= {"UCX_MEM_EVENTS": "n", "OPENBLAS_THREAD_TIMEOUT": "4"}
-# Ranks that wait in calls of MPICH sleep, as several workers share the cores. (tests/soak, which
-# measures, takes this back.)
-os.environ |= {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+# Ranks that wait sleep, as several workers share the cores. (tests/soak takes this back.)
+os.environ |= asleep.ASLEEP
 # Some tests start Open MPI's mpiexec as a user would, who is not root.
 if os.geteuid() == 0:
     os.environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -35,6 +35,7 @@ with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
     import numpy  # noqa: F401
     import scipy.linalg  # noqa: F401
 
+import lazily
 import leftovers
 import preloaded
 from clusters import (  # noqa: F401  (fixtures)
@@ -42,6 +43,7 @@ from clusters import (  # noqa: F401  (fixtures)
     own_cluster,
     shared_cluster,
 )
+from modules import load_file
 from on_ranks import on_ranks  # noqa: F401  (the fixture)
 from private_files import private  # noqa: F401  (the fixture)
 from worlds import WORLDS
@@ -49,19 +51,18 @@ from worlds import WORLDS
 from numba_kernels import launch
 from numba_kernels.shared.segments import unlink_segments
 
-# As in support/startup/sitecustomize.py, which pytest's own processes do not read.
-gc.set_threshold(50_000, 50, 100)
-
-# Processes that tests start find sitecustomize.py there.
+# Processes that tests start find sitecustomize.py there, and pytest's own processes run it here.
 STARTUP = [str(Path(__file__).parent / "support" / "startup")]
+load_file(f"{STARTUP[0]}/sitecustomize.py")
 STARTUP += filter(None, [os.environ.get("PYTHONPATH")])
 
 # The groups of tests that take longest; most groups are files. They start first, so that no worker
 # of pytest-xdist begins one of them when the others have nothing left to do.
 LONGEST = """
-keras notebooks more_notebooks cli parameter_server worker_faults vector_code compile cluster_list
-allreduce batch_jobs cells train_faults cluster bench tune_command horovod lost_engines doctor
-compression failures elastic recovery cell_faults resumed_runs gan master_checkpoints
+keras here notebooks more_notebooks cli parameter_server worker_faults vector_code compile
+cluster_list allreduce batch_jobs cells train_faults cluster bench tune_command horovod
+lost_engines doctor compression failures elastic recovery cell_faults resumed_runs gan
+master_checkpoints
 """
 
 
@@ -72,7 +73,21 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem.removeprefix("test_")))
+        elif group(item) == "keras" and not {"on_ranks", "worlds"} & {*item.fixturenames}:
+            # These need Keras in pytest's own process, the others in that which forks ranks. The
+            # name of a test ends with both groups: test_cnn_reads_digits@here_keras.
+            item.add_marker(pytest.mark.xdist_group("here"), append=False)
     items.sort(key=lambda item: place.get(group(item), len(place)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Note which file loads TensorFlow when it is collected: every worker would load it."""
+    before = "tensorflow" in sys.modules
+    report = yield
+    if "tensorflow" in sys.modules and not before:
+        lazily.LOADED.append(collector.nodeid)
+    return report
 
 
 def pytest_report_header() -> str:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lazily
+
 TEST = """
 import os, pytest
 
@@ -36,4 +38,9 @@ def test_the_longest_groups_are_there():
     text = (tests / "conftest.py").read_text()
     listed = re.search(r'LONGEST = """(.*?)"""', text, re.DOTALL)[1].split()
     files = {file.stem.removeprefix("test_") for file in tests.rglob("test_*.py")}
-    assert set(listed) - files == {"keras", "more_notebooks"}
+    assert set(listed) - files == {"keras", "here", "more_notebooks"}
+
+
+def test_no_file_loads_tensorflow_when_it_is_collected():
+    """All workers collect all files, and only the one that runs the tests of Keras needs it."""
+    assert not lazily.LOADED, "put classes of Keras's layers, and calls, into functions"

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands_on_ranks import told
 
 from numba_kernels.errors import PeerError
+from numba_kernels.team.team import Team
+from tutorial_dl import Trainer, data
 from tutorial_dl.training import callbacks
 
 
@@ -25,6 +28,44 @@ class Fails(callbacks.Callback):
         if self.armed and self.step in (None, trainer.steps):
             self.armed = False
             raise ArithmeticError("no more")
+
+
+def trainers(
+    build,
+    part,
+    strategy,
+    optimizer="momentum",
+    callbacks=(),
+    validate=True,
+    eager=False,
+    batch_size=7,
+    **options,
+):
+    """The same training by one process, on rank 0 only, and by all ranks: serial, found, batch.
+
+    build: makes the compiled Keras model, always the same, and a batch of all samples
+    part: makes this rank's replica of such a model, which the ranks train by `strategy`
+    eager: compute without graphs, which take longer to make than a few steps
+    options: of both trainers
+
+    `serial` is None on the other ranks.
+    """
+    batch = build()[1]
+    samples = data.Data.of(*batch)
+    kept = samples if validate else None
+    dataset = data.Dataset("some", samples, kept, int(batch[1].max()) + 1)
+    how = dict(optimizer=optimizer, learning_rate=0.01, batch_size=batch_size, progress=False)
+    alone, serial = Team().split(Team().rank), None
+    if Team().rank == 0:
+        # Checkpoints of strategy 'serial' belong to it alone.
+        by = "synchronous" if "checkpoint" in options else "serial"
+        whole = build()[0]
+        whole.run_eagerly = eager or by == "serial"
+        serial = Trainer(whole, dataset, by, team=alone, **how | options)
+    replica = part(build()[0])
+    replica.model.run_eagerly = eager
+    found = Trainer(replica, dataset, strategy, callbacks=callbacks, **how | options)
+    return serial, found, batch
 
 
 def fails_and_recovers(found, epochs: int) -> None:
@@ -115,15 +156,21 @@ def train_command(*options) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-def same_commands(folder: Path, options: list, cut: list) -> dict:
-    """An epoch with `options` on one rank, and with `cut`: the JSON of both has the same loss."""
+def same_commands(folder: Path, options: list, cut: list, on_ranks=None, ranks: int = 1) -> dict:
+    """An epoch with `options` on one rank, and with `cut`: the JSON of both has the same loss.
+
+    With the fixture `on_ranks`, on ranks that are kept; otherwise commands start what `cut` needs.
+    """
     found = []
-    for number, more in enumerate([[], cut]):
+    for number, (n, more) in enumerate([(1, []), (ranks, cut)]):
         file = folder / f"{number}.json"
-        done = train_command(
-            *options, "--epochs", 1, "--batch-size", 12, "--quiet", *more, "--json", file
-        )
-        assert done.returncode == 0, done.stderr
+        words = [*options, "--epochs", 1, "--batch-size", 12, "--quiet", *more, "--json", file]
+        if on_ranks is None:
+            done = train_command(*words)
+            ended = done.returncode, done.stderr
+        else:
+            ended = told(on_ranks, n, folder, words)
+        assert ended == (0, ""), ended
         found.append(json.loads(file.read_text()))
     one, several = found
     assert one["ranks"] == 1 < several["ranks"] and one["parameters"] == several["parameters"]

@@ -7,6 +7,8 @@ processor time and 0.5 GB, so only the worker that runs the tests of Keras does 
 import importlib
 from functools import reduce
 
+LOADED: list[str] = []  # test files that have loaded TensorFlow while they were collected
+
 
 class Lazily:
     """Stands for a module, or for an attribute of a module.

@@ -19,6 +19,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from asleep import ASLEEP
 from remains import TENSORFLOWS
 
 from numba_kernels import launch
@@ -26,8 +27,6 @@ from numba_kernels.launch import guard
 from numba_kernels.launch.ranks import can_fork, fork_folder, with_fork_server
 
 HERE = Path(__file__).parent
-# Ranks of several workers share the cores, so those that wait in calls of MPICH sleep.
-ASLEEP = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
 END_SECONDS = 100.0  # only ends what hangs
 OF_THE_TEST = ("PYTEST_CURRENT_TEST",)  # differs from test to test, and no rank reads it
 WITHOUT = (*OF_THE_TEST, *TENSORFLOWS)  # TensorFlow sets those when it is imported

@@ -3,7 +3,6 @@
 import inspect
 import signal
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,19 @@ from numba_kernels import launch
 from .. import __version__, config
 from . import cluster, flags, notebooks, site, slides  # noqa: F401  (flags changes what --help shows)
 from .errors import check_writable, fail, one_line
+from .parameters import (
+    BATCH_SIZE,
+    MODEL,
+    MODEL_FILE,
+    OF_SEARCH,
+    PART,
+    RANKS,
+    Part,
+    file_option,
+    number,
+    of_data,
+    parameter,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,43 +37,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(notebooks.app, name="notebooks")
 app.add_typer(site.app, name="site")
 app.add_typer(slides.app, name="slides")
-RANKS = ("-n", "--ranks")
 SAVING_SECONDS = 60.0  # after SIGTERM, the time that ranks have to write a checkpoint
-
-
-def parameter(option: config.Option) -> inspect.Parameter:
-    """The parameter from which typer makes an option of the command line."""
-    kind, default = option.kind, option.unset
-    if option.choices:
-        kind = StrEnum(option.name, list(option.choices))
-        default = default and kind(default)
-    shown = kind is not bool if default == option.default else str(option.default)
-    flag = f"{option.flag}/--no-{option.flag[2:]}" if kind is bool else option.flag
-    asked = typer.Option(
-        *([option.short] if option.short else []),
-        flag,
-        callback=checked(option) if kind in (int, float) else None,
-        metavar=option.metavar,
-        help=option.help,
-        show_default=shown,
-        rich_help_panel=option.panel,
-    )
-    kind = Annotated[kind if default is not None else kind | None, asked]
-    return inspect.Parameter(
-        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
-    )
-
-
-def checked(option: config.Option):
-    """The callback that checks the option's value, and names the option if it is wrong."""
-
-    def check(value):
-        try:
-            return option.checked(value)
-        except ValueError as error:
-            fail(f"{option.flag}: {error}")
-
-    return check
 
 
 def fill_in(context: typer.Context, file: Path | None) -> Path | None:
@@ -103,14 +79,6 @@ def ending(status: int) -> str:
     except ValueError:
         return f"status {status}"
     return f"signal {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-
-
-def number(help: str, *names: str, **more):
-    return Annotated[int | None, typer.Option(*names, help=help, **more)]
-
-
-def file_option(help: str):
-    return Annotated[str | None, typer.Option(metavar="FILE", help=help)]
 
 
 @app.command()
@@ -188,46 +156,6 @@ CONFIG = Annotated[
 FILE = inspect.Parameter("file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CONFIG)
 train.__signature__ = inspect.Signature([FILE, *map(parameter, config.OPTIONS.values())])
 app.command()(train)
-
-
-SEARCH = "Search"
-
-
-def of_search(name: str, kind, default, help: str, *names: str, **more) -> inspect.Parameter:
-    """An option of `tune` that `train` does not have."""
-    asked = typer.Option(*names, help=help, rich_help_panel=SEARCH, **more)
-    kind = Annotated[kind, asked]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-
-
-# fmt: off
-OF_SEARCH = [
-    of_search("space", str | None, None, "What is searched, in TOML: docs/tuning.md.",
-              metavar="FILE"),
-    of_search("sampler", str, "bayesian",
-              "How sets are chosen: random, grid, tpe, bayesian, evolutionary or cmaes."),
-    of_search("trials", int, 20, "Sets of values to try.", min=1),
-    of_search("groups", int, 1, "Sets of values to train at once.", min=1),
-    of_search("sizes", str | None, None,
-              "Ranks per training of each group, if they differ, as 4,1,1.", metavar="N,N,..."),
-    of_search("folds", int, 1, "Folds of cross-validation; 1: the data's own validation part.",
-              min=1),
-    of_search("suggesters", int, 0,
-              "Ranks that choose the sets; 0: the coordinator chooses.", min=0),
-    of_search("merit", str, "val_loss",
-              "Figure of merit: a column of the history, or module:function of the trainer."),
-    of_search("maximise", bool | None, None,
-              "Whether higher is better; default: for accuracy and the like.",
-              "--maximise/--minimise"),
-    of_search("pruner", str, "none",
-              "Stop bad trials early: none, median, successive_halving or hyperband."),
-    of_search("deadline", float, 3600.0, "Seconds that one training may take."),
-    of_search("study", str | None, None, "Keep the trials in FILE.", metavar="FILE"),
-    of_search("report", str | None, None, "Write a report with plots, as HTML.", metavar="FILE"),
-    of_search("best_to", str | None, None,
-              "Write the best options, for train --config.", metavar="FILE"),
-]
-# fmt: on
 
 
 def tune(file: Path | None = None, **given) -> None:
@@ -386,24 +314,6 @@ def doctor(
     from . import doctor as checks
 
     raise typer.Exit(checks.main(json))
-
-
-def of_data(name: str):
-    """An option that `train` has, too."""
-    one = config.OPTIONS[name]
-    return Annotated[str | None, typer.Option(one.flag, metavar=one.metavar, help=one.help)]
-
-
-MODEL_FILE = Annotated[
-    str, typer.Option(metavar="FILE", help="The trained model, as train --save has written it.")
-]
-MODEL = Annotated[
-    str | None,
-    typer.Option(help="The model as for train: for .npz, or where it has classes of your own."),
-]
-Part = StrEnum("Part", ["train", "validation"])
-PART = Annotated[Part, typer.Option(help="Which part of the data.")]
-BATCH_SIZE = Annotated[int, typer.Option(min=1, help="Samples that a rank computes at once.")]
 
 
 @app.command()

@@ -13,6 +13,7 @@ from .. import config as configs
 from .. import data as datasets
 from .. import models
 from ..data.dataset import Data
+from ..options import model_arguments_of
 from ..replica.gan import in_memory
 from ..training.setup import of_files
 
@@ -44,7 +45,7 @@ def generate(
     """
     data = config.data
     dataset = in_memory(datasets.load(data.data, **of_files(config)))
-    arguments = configs.model_arguments_of(data.model_arguments, data.model)
+    arguments = model_arguments_of(data.model_arguments, data.model)
     game = models.build(data.model, dataset, data.seed, arguments)
     if not hasattr(game, "discriminator"):
         raise ValueError(f"{checkpoint} is of model {data.model!r}, which is no GAN")

@@ -17,8 +17,9 @@ from numba_kernels import environment, launch
 
 from .. import data as datasets
 from .. import models
-from ..config import CheckpointConfig, OutputConfig, RunConfig, target_of
+from ..config import CheckpointConfig, OutputConfig, RunConfig
 from ..extras import missing
+from ..options import target_of
 from ..replica.base import check_ending
 from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden

@@ -18,7 +18,8 @@ keras_rules.py      which layers of a Keras model are cut how; keras_tensor.py c
                     keras_tensor_layers.py has the layers, keras_tensor_replica.py the Replica;
                     keras_tensor_sequence.py: the sequence-parallel form
 pieces.py           where a rank's slices lie in the whole model's vectors
-shards.py           vectors divided over ranks, part by part, and their update (ZeRO)
+shards.py           vectors divided over ranks, part by part, and their update (ZeRO);
+                    shard_parts.py: what a rank holds of a part
 zero.py             numpy layers trained so; sharded.py: any model as a Replica that is divided,
                     keras_sharded.py: loss and metrics of Keras models
 context.py          one sequence over several ranks (ring attention); positions.py, sequences.py:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..config import LOGS, check_log
+from ..options import LOGS, check_log
 from ..runtime.callback import Callback
 
 

@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING
 
 from .. import data as datasets
 from .. import models, strategies
-from ..config import (
-    OPTIONS,
-    WITH_MASTER,
-    RunConfig,
-    class_weight_of,
-    model_arguments_of,
-    target_of,
-    tensor_rules_of,
-)
+from ..config import OPTIONS, WITH_MASTER, RunConfig
 from ..layout import Layout
+from ..options import class_weight_of, model_arguments_of, target_of, tensor_rules_of
 
 if TYPE_CHECKING:
     from .optimizer_choice import Choice

@@ -46,7 +46,7 @@ from pathlib import Path
 from numba_kernels.spans import each, span
 from numba_kernels.trace.recording import LIMIT, Recording
 
-from ..config import check_timeline
+from ..options import check_timeline
 from .span_kinds import Row, flat, kind, share_out
 
 BESIDE = 1_000_000  # added to a rank's number: the Chrome trace's thread of what runs beside

@@ -382,9 +382,9 @@ def test_what_is_missing_is_seen(on_ranks):
 
 
 def instructions(lines):
-    from numba_kernels.allreduce import shared_memory
+    from numba_kernels.compression import powersgd  # it inlines four kernels, two of them hot
 
-    ((entry, arguments),) = (e for e in entries("float32") if e[0] is shared_memory.allreduce)
+    ((entry, arguments),) = (e for e in entries("float32") if e[0] is powersgd.orthonormalise)
     with vector_code.with_lines() if lines else nullcontext():
         text = vector_code.assembler(entry, arguments)
     assert not sum(entry.stats.cache_hits.values()), "compiled here and now"
@@ -396,4 +396,4 @@ def test_lines_change_no_code(on_ranks, tmp_path):
         on_ranks(1, instructions, lines, env={"NUMBA_CACHE_DIR": str(tmp_path / str(lines))})
         for lines in (False, True)
     )
-    assert plain == with_lines and len(plain.split()) > 1000
+    assert plain == with_lines and len(plain.split()) > 500

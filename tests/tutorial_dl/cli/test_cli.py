@@ -1,6 +1,5 @@
 """The command line as a user sees it: output, exit status, and processes left behind."""
 
-import contextlib
 import json
 import os
 import signal
@@ -13,10 +12,10 @@ from unittest import mock
 
 import clock
 import either_mpi
-import numpy as np
 import psutil
 import pytest
 from commands_here import run_here
+from commands_on_ranks import on_these_ranks, told
 
 from numba_kernels import environment, launch
 from tutorial_dl import __main__
@@ -173,36 +172,13 @@ WRONG_OF_A_COMMAND = [  # one that fails before training, one within, and one wi
 ]
 
 
-def on_these_ranks(folder, words):
-    """Run a command line on ranks that are there already, since a start takes seconds.
-
-    What any of them writes to standard error goes to the file "errors" in the folder.
-    """
-    kept, file = os.dup(2), os.open(Path(folder, "errors"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    os.dup2(file, 2)
-    streams = {"stdout": sys.stdout, "stderr": sys.__stderr__}
-    line = {"argv": ["tutorial_dl", "train", *words], "path": [*sys.path]}
-    try:
-        with contextlib.chdir(folder), np.errstate(), mock.patch.multiple(sys, **streams, **line):
-            with pytest.raises(SystemExit) as ended:
-                __main__.main()
-            sys.__stderr__.flush()
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept), os.close(file)
-        for name in ("my_file", "broken"):  # of this folder
-            sys.modules.pop(name, None)
-    print(f"status {ended.value.code}")
-
-
 @pytest.mark.parametrize(
     ("words", "status", "message"), WRONG_ON_RANKS, ids=[" ".join(w) for w, *_ in WRONG_ON_RANKS]
 )
 def test_wrong_on_every_rank_is_told_once(on_ranks, users_folder, words, status, message):
-    printed = on_ranks(2, on_these_ranks, str(users_folder), ["--quiet", *words])
-    assert printed == 2 * f"status {status}\n"
-    (told,) = (users_folder / "errors").read_text().splitlines()
-    assert told.startswith("error: ") and message in told
+    ended, said = told(on_ranks, 2, users_folder, ["--quiet", *words])
+    assert ended == status and said.count("\n") == 1
+    assert said.startswith("error: ") and message in said
 
 
 def test_a_result_that_does_not_fit_on_the_disk_is_printed(on_ranks, users_folder):
@@ -271,7 +247,7 @@ def test_results_and_every_option(command, on_ranks, tmp_path):
         return ["train", *options, "--json", "-", "--quiet", *more]
 
     def train(*lines, ranks=1):
-        printed, results = on_ranks(ranks, trained, lines, fresh=True), []
+        printed, results = on_ranks(ranks, trained, lines), []
         while printed:
             result, end = json.JSONDecoder().raw_decode(printed)
             results.append(result)
@@ -306,8 +282,8 @@ def test_results_and_every_option(command, on_ranks, tmp_path):
     two, shared = train(line(), line("--one-copy"), ranks=2)
     assert two["ranks"] == 2 and abs(two["val_loss"] - first["val_loss"]) < 1e-4
     assert shared["one_copy"] and not two["one_copy"] and shared["val_loss"] == two["val_loss"]
-    elastic = command(*line("--strategy", "elastic_averaging", *words, "-n", "2", optimizer="sgd"))
-    elastic = json.loads(elastic.stdout)
+    elastic = line("--strategy", "elastic_averaging", *words, optimizer="sgd")
+    (elastic,) = train(elastic, ranks=2)
     assert own.items() <= elastic.items() and elastic["optimizer"] == "sgd"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands_on_ranks import ERRORS, on_these_ranks, told
 from typer.testing import CliRunner
 
 from numba_kernels.team.team import Team
@@ -26,16 +27,24 @@ def command(*words, status=0):
     return done.stdout, done.stderr
 
 
-def test_train_resume_and_generate(tmp_path):
+def test_train_resume_and_generate(on_ranks, tmp_path):
+    """The trainings run on ranks that are kept."""
+
+    def trained(*words, ranks=2):
+        (tmp_path / ERRORS).unlink(missing_ok=True)
+        printed = on_ranks(ranks, on_these_ranks, str(tmp_path), words[1:])
+        assert printed.endswith(ranks * "status 0\n"), printed
+        return printed, (tmp_path / ERRORS).read_text()
+
     h5py = pytest.importorskip("h5py")
     whole, folder, out = (str(tmp_path / name) for name in ("whole.json", "run", "samples.h5"))
-    options = ["--discriminator-steps", "2", "--label-smoothing", "0.1", "-n", "2"]
-    printed, _ = command(*TRAIN, *options, "--json", whole)
+    options = ["--discriminator-steps", "2", "--label-smoothing", "0.1"]
+    printed, _ = trained(*TRAIN, *options, "--json", whole)
     assert "discriminator loss" in printed and ", distance 0." in printed
     shorter = [*TRAIN[:-2], "2", "--quiet"]
-    command(*shorter, *options, "--checkpoint", folder)
+    trained(*shorter, *options, "--checkpoint", folder)
     again = str(tmp_path / "again.json")
-    _, words = command(*TRAIN, *options, "--checkpoint", folder, "--resume", "--json", again)
+    _, words = trained(*TRAIN, *options, "--checkpoint", folder, "--resume", "--json", again)
     assert "going on from step 14, epoch 3" in words
     first, second = (json.loads(Path(file).read_text()) for file in (whole, again))
     for row, other in zip(first["history"], second["history"], strict=True):
@@ -56,7 +65,7 @@ def test_train_resume_and_generate(tmp_path):
     )
     assert "--condition must be as in the training data" in refused[1]
     changed = [*TRAIN, "--gan-loss", "wasserstein", "--checkpoint", str(tmp_path), "--resume"]
-    command(*changed)  # an empty folder: a run of its own
+    trained(*changed, ranks=1)  # an empty folder: a run of its own
 
 
 @pytest.mark.parametrize(
@@ -67,9 +76,9 @@ def test_train_resume_and_generate(tmp_path):
         (["--target", "val_accuracy=1"], "there is no 'val_accuracy'; one of ['generator_loss'"),
     ],
 )
-def test_options_that_do_not_fit(words, complaint):
-    _, error = command(*TRAIN, *words, status=2)
-    assert complaint in error and error.count("\n") == 1
+def test_options_that_do_not_fit(on_ranks, tmp_path, words, complaint):
+    status, error = told(on_ranks, 1, tmp_path, [*TRAIN[1:], *words])
+    assert status == 2 and complaint in error and error.count("\n") == 1
 
 
 def test_options_of_a_gan_need_one():

@@ -3,7 +3,6 @@
 import json
 import os
 
-import nbformat
 import pytest
 
 from tutorial_dl.cli.notebooks import found, select
@@ -19,6 +18,8 @@ ax.figure
 
 
 def notebook(file, **cells):
+    import nbformat  # every worker collects this file, and one needs it
+
     whole = nbformat.v4.new_notebook()
     for name, source in cells.items():
         cell = nbformat.v4.new_code_cell(source.strip())

@@ -9,6 +9,7 @@ from itertools import pairwise
 import h5py
 import numpy as np
 import pytest
+from commands_on_ranks import told
 
 from tutorial_dl import data
 
@@ -103,14 +104,13 @@ def test_train_on_a_list_with_a_cache(folder):
     assert again["ranks"] == 1 and again["val_loss"] == pytest.approx(result["val_loss"], rel=1e-4)
 
 
-def test_what_is_wrong_is_told_once_by_all_ranks(folder):
+def test_what_is_wrong_is_told_once_by_all_ranks(on_ranks, folder):
     whole = (folder / "3.h5").read_bytes()
     (folder / "3.h5").write_bytes(whole[:-1])
-    words = ["-n", "2", "--model", "softmax", "--data"]
-    status, line = train(folder, *words, "?.h5")
-    size = len(whole)
+    words, size = ["--model", "softmax", "--data"], len(whole)
+    status, said = told(on_ranks, 2, folder, ["--quiet", *words, "?.h5"])
     assert status == 2
-    assert line == f"error: 3.h5: it is truncated: only {size - 1} of {size} bytes are there"
+    assert said == f"error: 3.h5: it is truncated: only {size - 1} of {size} bytes are there\n"
     # Damage within a file is found when it is read, and ends the run with one line, too.
     part = data.load("digits").train.part(slice(0, 437))
     data.write_hdf5(part, folder / "3.h5", chunks=True, compression="gzip", fletcher32=True)
@@ -119,7 +119,8 @@ def test_what_is_wrong_is_told_once_by_all_ranks(folder):
     with open(folder / "3.h5", "r+b") as file:
         file.seek(chunk.byte_offset + 20)
         file.write(b"\xff\xff\xff")
-    status, line = train(folder, *words, "?.h5", "--validation", "kept.hdf5")
+    status, line = train(folder, "-n", "2", *words, "?.h5", "--validation", "kept.hdf5")
     assert status == 1 and "error: 3.h5: 'features' can't be read, samples " in line
     (folder / "files.txt").write_text("nosuch.h5\n")
-    assert train(folder, *words, "files.txt") == (2, "error: data: there is no file nosuch.h5")
+    said = told(on_ranks, 2, folder, ["--quiet", *words, "files.txt"])
+    assert said == (2, "error: data: there is no file nosuch.h5\n")

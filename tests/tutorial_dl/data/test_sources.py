@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from commands_on_ranks import told
 
 from tutorial_dl import data
 from tutorial_dl.data.elements import batch_of, share_of
@@ -110,16 +111,18 @@ def build():
 """
 
 
+MINE = ["--model", "mine.py:build", "--data", "mine.py:load"]
+
+
 def train(folder, *words):
     command = [sys.executable, "-m", "tutorial_dl", "train", "--quiet", *words]
-    given = ["--model", "mine.py:build", "--data", "mine.py:load"]
     return subprocess.run(
-        [*command, *given], cwd=folder, capture_output=True, text=True, timeout=600,
+        [*command, *MINE], cwd=folder, capture_output=True, text=True, timeout=600,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
-def test_a_user_s_function_for_the_command_line(tmp_path):
+def test_a_user_s_function_for_the_command_line(on_ranks, tmp_path):
     (tmp_path / "mine.py").write_text(FILE.format(steps="6"))
     found = {}
     for ranks in ("1", "2"):
@@ -139,8 +142,8 @@ def test_a_user_s_function_for_the_command_line(tmp_path):
         (["--strategy", "downpour"], "'downpour' hands out samples by their number"),
         (["--validation", "0.2"], "validation_split takes samples of arrays"),
     ):
-        done = train(tmp_path, "-n", "2", *words)
-        assert done.returncode == 2 and line in done.stderr and done.stderr.count("\n") == 1
+        status, said = told(on_ranks, 2, tmp_path, ["--quiet", *MINE, *words])
+        assert status == 2 and line in said and said.count("\n") == 1
 
 
 def test_a_generator_that_was_read_is_not_read_again():

@@ -68,7 +68,11 @@ def layers_are_equal(team, dtype):
             layer.build(shape)
             layer.gamma.assign(gamma), layer.beta.assign(beta)
         expected = normalised(plain, x, dy, mask)
-        for graph, average in ((False, "samples"), (True, "samples"), (True, "ranks")):
+        # What is averaged changes one factor, so one graph of that is enough, and two in float32.
+        ways = [(False, "samples"), (False, "ranks")]
+        ways += [(True, "samples")] * (dtype == "float64" or name in ("ragged images", "masked"))
+        ways += [(True, "ranks")] * (name == "ragged images")
+        for graph, average in ways:
             # This rank's loss is a mean over its samples, and averages over ranks weight it so.
             weight = (mine.stop - mine.start) / shape[0] if average == "samples" else 1 / team.size
             of_mine = dy[mine] / max(weight, 1e-9)
@@ -85,7 +89,7 @@ def layers_are_equal(team, dtype):
             for a, b in zip(found[2:], expected[2:], strict=True):
                 total = team.allreduce(weight * a.astype("f8"))
                 np.testing.assert_allclose(total, b, rtol=error * 30, atol=error * 300)
-            if not graph:
+            if (graph, average) == ways[0]:
                 for a, b in zip(ours.non_trainable_weights, plain.non_trainable_weights,
                                 strict=True):  # fmt: skip
                     np.testing.assert_allclose(a, b, rtol=error * 30, atol=error)

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from divided_models import Fails, fails_and_recovers, options_of, same_commands, train_command
+from commands_on_ranks import told
+from divided_models import Fails, fails_and_recovers, options_of, same_commands
 
 from numba_kernels.allreduce.elementwise import bounds
 from numba_kernels.team.team import Team
@@ -349,10 +350,10 @@ def refused(grid):
 LINES = "from test_context_replica import DATA, whole", "def data(): return DATA"
 
 
-def test_the_command_line(tmp_path):
+def test_the_command_line(on_ranks, tmp_path):
     """--context with --pipeline trains, and writes what a run of one rank writes."""
     options = options_of(tmp_path, __file__, *LINES)
-    four = same_commands(tmp_path, options, ["--context", 2, "--pipeline", 2])
+    four = same_commands(tmp_path, options, ["--context", 2, "--pipeline", 2], on_ranks, 4)
     assert four["ranks"] == 4 and four["config"]["context"] == {"context": 2}
 
 
@@ -370,11 +371,11 @@ def test_ranks_that_share_samples_take_no_stream():
         trainer.evaluate(batches)
 
 
-def test_what_does_not_fit_is_refused_in_one_line():
-    done = train_command("--context", 3, "--data", "text", "--model", "transformer")
+def test_what_does_not_fit_is_refused_in_one_line(on_ranks, tmp_path):
+    words = ["--context", 3, "--data", "text", "--model", "transformer"]
+    status, said = told(on_ranks, 3, tmp_path, words)
     line = "a sequence of 64 positions can't be divided evenly over 3 ranks: use sequences of 63 or"
-    assert done.returncode == 2 and line in done.stderr, done.stderr
-    assert done.stderr.count("\n") == 1
+    assert status == 2 and line in said and said.count("\n") == 1
     config = RunConfig.of(context=2, model="dense")
     with pytest.raises(ValueError, match=r"--context takes Keras models.*'dense' is a Den"):
         context_parallel(config, None, DenseReplica((4, 3, 2)))

@@ -1,9 +1,11 @@
 """Keras models on parts of sequences train as one process; what mixes positions is refused."""
 
 import re
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
+import divided_models
 import numpy as np
 import pytest
 from divided_models import (
@@ -18,13 +20,8 @@ from keras_networks import keras, layers
 
 from numba_kernels import optimizers
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, data, models, replica, strategies
-from tutorial_dl.model_parallel import (
-    Grid,
-    KerasContextReplica,
-    KerasTensorReplica,
-    PipelinedReplica,
-)
+from tutorial_dl import Trainer, data, model_parallel, models, replica, strategies
+from tutorial_dl.model_parallel import Grid, PipelinedReplica
 from tutorial_dl.training import callbacks
 
 pytestmark = pytest.mark.xdist_group("keras")
@@ -65,27 +62,14 @@ def full(dropout=0.3, penalty="l2"):
     return model, (NUMBERS, LABELS)
 
 
-def trainers(build, grid, optimizer="momentum", callbacks=(), eager=False, **options):
-    """The same training by one process, on rank 0 only, and by the ranks of a grid.
+def trainers(build, grid, *optimizer, **options):
+    """Of divided_models.py, in batches of 4: each rank has a part of each sequence."""
 
-    `eager`: ranks compute without a graph, which takes longer to make than a few steps.
-    """
-    batch = build()[1]
-    samples = data.Data.of(*batch)
-    dataset = data.Dataset("some", samples, samples, int(batch[1].max()) + 1)
-    how = dict(optimizer=optimizer, learning_rate=0.01, batch_size=4, progress=False)
-    alone, serial = Team().split(Team().rank), None
-    if Team().rank == 0:
-        # Checkpoints of strategy 'serial' belong to it alone.
-        strategy = "synchronous" if "checkpoint" in options else "serial"
-        whole = build()[0]
-        whole.run_eagerly = eager or strategy == "serial"
-        serial = Trainer(whole, dataset, strategy, team=alone, **how | options)
-    part = KerasContextReplica(build()[0], grid)
-    part.model.run_eagerly = eager
-    strategy = strategies.ContextParallel(grid)
-    found = Trainer(part, dataset, strategy, callbacks=callbacks, **how | options)
-    return serial, found, batch
+    def part(model):
+        return model_parallel.KerasContextReplica(model, grid)
+
+    options, strategy = {"batch_size": 4} | options, strategies.ContextParallel(grid)
+    return divided_models.trainers(build, part, strategy, *optimizer, **options)
 
 
 def trains(build, grid, folder, near, **options):
@@ -122,19 +106,19 @@ def two(folder):
     # Layers without a seed of their own: all ranks draw the same masks.
     x = keras.Input((12, 3))
     drop = compiled(x, layers.Dense(2)(layers.Dropout(0.5)(x)))
-    seeds = KerasContextReplica(drop, grid).random
+    seeds = model_parallel.KerasContextReplica(drop, grid).random
     assert (grid.team.broadcast(seeds.copy()) == seeds).all()
     with pytest.raises(ValueError, match=r"targets of shape \(4,\); context parallelism"):
-        KerasContextReplica(drop, grid).try_out((NUMBERS[:4], LABELS[:4, 0]), True)
+        model_parallel.KerasContextReplica(drop, grid).try_out((NUMBERS[:4], LABELS[:4, 0]), True)
     # A loss that is none of single positions
     model, batch = full()
     model.compile(loss=keras.losses.CosineSimilarity(axis=1))
     one_hot = np.eye(4, dtype="f4")[batch[1]]
     with pytest.raises(ValueError, match="model 'full': its loss is not a mean over positions"):
-        KerasContextReplica(model, grid).try_out((batch[0], one_hot), True)
+        model_parallel.KerasContextReplica(model, grid).try_out((batch[0], one_hot), True)
     model.compile(loss="mse", metrics=[lambda y, z: keras.ops.mean(z)])
     with pytest.raises(ValueError, match="model 'full': context parallelism takes metrics of Kera"):
-        KerasContextReplica(model, grid).try_out((batch[0], one_hot), True)
+        model_parallel.KerasContextReplica(model, grid).try_out((batch[0], one_hot), True)
 
 
 class Counts(callbacks.Callback):
@@ -151,23 +135,24 @@ def test_three_ranks_train_as_one_to_twelve_digits(on_ranks, tmp_path):
 
 
 def three(folder):
+    how = {"eager": True, "validate": False}
     with in_float64():
         for build in (gpt, full):
-            found = trains(build, Grid(Team(), context=3), folder, 1e-12, eager=True)
+            found = trains(build, Grid(Team(), context=3), folder, 1e-12, **how)
             assert found.replica.dtype == np.float64
             in_two_stages(build, found.strategy.grid)
 
 
 def in_two_stages(build, grid):
-    """Two stages of parts on each rank, 4 micro-batches of 13 samples; B and W together, apart."""
+    """Two stages of parts on each rank, 2 micro-batches of 13 samples; B and W together, apart."""
     model, batch = build() if build is gpt else build(dropout=0, penalty=None)
     model.run_eagerly = True  # a graph takes longer to make
     serial = replica.of(model)
     loss, _ = serial.compute_gradient(batch)
     expected, outputs = serial.gradient.copy(), serial.predict(batch[0])
     cut = ["block_1_attention"] if build is gpt else ["attend"]
-    how = dict(schedule="interleaved", micro_batches=4, chunks=2, layers=cut)
-    stages = PipelinedReplica(KerasContextReplica(serial, grid), grid, **how)
+    how = dict(schedule="interleaved", micro_batches=2, chunks=2, layers=cut)
+    stages = PipelinedReplica(model_parallel.KerasContextReplica(serial, grid), grid, **how)
     stages.try_out(batch, True)
     with pytest.raises(ValueError, match="context parallelism takes one per position"):
         stages.try_out((batch[0], batch[1][:, 0]), True)
@@ -205,7 +190,8 @@ def together(folder):
     assert found.resume() and found.steps == 2
     found.fit(1)
     grid = Grid(Team(), tensor=2, context=2)
-    part, strategy = KerasTensorReplica(gpt()[0], grid), strategies.TensorParallel(grid)
+    part = model_parallel.KerasTensorReplica(gpt()[0], grid)
+    strategy = strategies.TensorParallel(grid)
     part.model.run_eagerly = True
     how = dict(optimizer=adam, learning_rate=0.01, progress=False, callbacks=[counts], **options)
     found = Trainer(part, found.run.dataset, strategy, **how)
@@ -231,7 +217,7 @@ def together(folder):
 def in_stages(found, serial, saved, how):
     """D x S x C = 1 x 2 x 2 goes on in 3 micro-batches, up to step 20, and saves."""
     grid, batch, fails = Grid(Team(), 2, context=2), gpt()[1], Fails()
-    part = KerasContextReplica(gpt()[0], grid)
+    part = model_parallel.KerasContextReplica(gpt()[0], grid)
     part = PipelinedReplica(part, grid, "1f1b", 3, layers=["block_1_norm_2"], sample=batch[0][:2])
     how["callbacks"] = [fails]
     found = Trainer(part, found.run.dataset, strategies.Pipelined(grid), **how)
@@ -279,22 +265,34 @@ def two_outputs():
     return compiled(x, [x + 1, layers.Dense(2)(x)])
 
 
-class Mine(layers.Layer):
-    makes_no_mask = True
+@cache
+def mine():
+    """A user's layer. (Classes of the module would load TensorFlow when tests are collected.)"""
 
-    def call(self, x):
-        return x
+    class Mine(layers.Layer):
+        makes_no_mask = True
+
+        def call(self, x):
+            return x
+
+    return Mine
 
 
-class Noisy(layers.Dropout):
-    makes_no_mask = True
+def noisy():
+    class Noisy(layers.Dropout):
+        makes_no_mask = True
 
-    def call(self, inputs, training=False):
-        return inputs + 1
+        def call(self, inputs, training=False):
+            return inputs + 1
+
+    return Noisy(0.5, name="noisy")
 
 
-class Own(layers.Dense):
-    makes_no_mask = by_position = True
+def own():
+    class Own(layers.Dense):
+        makes_no_mask = by_position = True
+
+    return Own(2, over_positions, name="own")
 
 
 def over_positions(x):
@@ -325,7 +323,7 @@ ON = "on parts of sequences: "
         ("layer 'dense', a Dense, " + ON + "only MultiHeadAttention may mix positions",
          lambda: chain(layers.Dense(2, name="dense"), inputs=(12,))),
         ("layer 'mine', a Mine, " + ON + "if it computes each position by itself, give its class",
-         lambda: chain(layers.Dense(2), Mine(name="mine"))),
+         lambda: chain(layers.Dense(2), mine()(name="mine"))),
         ("layer 'inner', a Sequential, " + ON + "use its layers in the model itself",
          lambda: chain(keras.Sequential([layers.Dense(3)], name="inner"))),
         ("Flip, " + ON, lambda: operation(lambda x: keras.ops.flip(x, axis=1))),
@@ -338,8 +336,8 @@ ON = "on parts of sequences: "
          lambda: attention({"attention_mask": MASK})),
         ("layer 'attend' " + ON + "it has an activity_regularizer, which is of all positions",
          lambda: attention(activity_regularizer="l2")),
-        ("layer 'noisy', a Noisy, " + ON, lambda: chain(Noisy(0.5, name="noisy"))),
-        ("layer 'own', a Own, " + ON, lambda: chain(Own(2, over_positions, name="own"))),
+        ("layer 'noisy', a Noisy, " + ON, lambda: chain(noisy())),
+        ("layer 'own', a Own, " + ON, lambda: chain(own())),
         ("layer 'attend' " + ON + "value_dim must be key_dim, 2, got 3",
          lambda: attention(value_dim=3)),
         ("a sequence of 12 positions can't be divided evenly over 5 ranks: use sequences of 10 or "
@@ -365,7 +363,7 @@ def test_what_mixes_positions_is_refused_by_name(words, build):
 def test_a_layer_of_a_user_may_say_that_it_fits():
     from tutorial_dl.model_parallel.keras_context import Divided
 
-    class Fits(Mine):
+    class Fits(mine()):
         by_position = True
 
     local = Divided(chain(Fits(), layers.Dense(2)), SimpleNamespace(size=3, rank=1)).local

@@ -135,15 +135,14 @@ def after(*more, **options):
     return model
 
 
-class Penalised(layers.Layer):
-    makes_no_mask = True
-
-    def call(self, x):
-        self.add_loss(0.1 * keras.ops.mean(x**2))
-        return x
-
-
 def test_a_loss_that_a_layer_adds_is_refused():
+    class Penalised(layers.Layer):
+        makes_no_mask = True
+
+        def call(self, x):
+            self.add_loss(0.1 * keras.ops.mean(x**2))
+            return x
+
     x, y = np.ones((4, 4), np.float32), np.ones((4, 1), np.float32)
     model = after(Penalised(name="penalised"))
     with pytest.raises(ValueError, match="layer 'penalised' calls add_loss, which parts of"):

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import divided_models
 import numpy as np
 import pytest
 from divided_models import (
@@ -17,9 +18,9 @@ from keras_networks import keras, layers, tf
 
 from numba_kernels import optimizers
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, data, models, strategies
+from tutorial_dl import Trainer, data, model_parallel, models, strategies
 from tutorial_dl.config import RunConfig
-from tutorial_dl.model_parallel import Grid, KerasTensorReplica, PipelinedReplica
+from tutorial_dl.model_parallel import Grid, PipelinedReplica
 from tutorial_dl.training.setup import prepare
 
 pytestmark = pytest.mark.xdist_group("keras")
@@ -74,30 +75,15 @@ SUMS = {gpt: 4, full: 4 + 1}
 SEE_PARTS = {gpt: 8 * 12, full: 6 * 12}
 
 
-def trainers(
-    build, grid, optimizer="momentum", callbacks=(), validate=False, eager=True, **options
-):
-    """The same training by one process, on rank 0 only, and by the ranks of a grid.
+def trainers(build, grid, *optimizer, **options):
+    """Of divided_models.py, in the sequence-parallel form; by default eager, without validation."""
 
-    `eager`: ranks compute without a graph, which takes longer to make than a few steps.
-    """
-    batch = build()[1]
-    samples = data.Data.of(*batch)
-    kept = samples if validate else None
-    dataset = data.Dataset("some", samples, kept, int(batch[1].max()) + 1)
-    how = dict(optimizer=optimizer, learning_rate=0.01, batch_size=7, progress=False)
-    alone, serial = Team().split(Team().rank), None
-    if Team().rank == 0:
-        # Checkpoints of strategy 'serial' belong to it alone.
-        strategy = "synchronous" if "checkpoint" in options else "serial"
-        whole = build()[0]
-        whole.run_eagerly = eager or strategy == "serial"
-        serial = Trainer(whole, dataset, strategy, team=alone, **how | options)
-    part = KerasTensorReplica(build()[0], grid, RULES[build], sequence=True)
-    part.model.run_eagerly = eager
+    def part(model):
+        return model_parallel.KerasTensorReplica(model, grid, RULES[build], sequence=True)
+
+    options = {"validate": False, "eager": True} | options
     strategy = strategies.TensorParallel(grid)
-    found = Trainer(part, dataset, strategy, callbacks=callbacks, **how | options)
-    return serial, found, batch
+    return divided_models.trainers(build, part, strategy, *optimizer, **options)
 
 
 def trains(build, grid, folder, near, **options):
@@ -147,7 +133,7 @@ def two(folder):
     with pytest.raises(ValueError, match="model 'mlp' has nothing between layers that are cut"):
         prepare(config, found.team)
     with pytest.raises(ValueError, match="leave it out, or use a grid without context"):
-        KerasTensorReplica(gpt()[0], Grid(Team(), context=2), sequence=True)
+        model_parallel.KerasTensorReplica(gpt()[0], Grid(Team(), context=2), sequence=True)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -155,7 +141,7 @@ def two(folder):
     finally:
         keras.config.set_dtype_policy(before)
     with pytest.raises(ValueError, match=r"computes in bfloat16, .* sequence-parallel form"):
-        KerasTensorReplica(half, grid, sequence=True)
+        model_parallel.KerasTensorReplica(half, grid, sequence=True)
 
 
 def test_three_ranks_train_as_one_to_twelve_digits(on_ranks, tmp_path):
@@ -188,7 +174,7 @@ def together(folder):
     assert found.resume() and found.steps == 2
     found.fit(1)
     grid = Grid(Team(), 2, 2)
-    part = KerasTensorReplica(gpt()[0], grid, sequence=True)
+    part = model_parallel.KerasTensorReplica(gpt()[0], grid, sequence=True)
     part = PipelinedReplica(part, grid, "1f1b", 3, layers=["block_1_norm_2"], sample=batch[0][:2])
     how = dict(optimizer=adam, learning_rate=0.01, progress=False, **options)
     found = Trainer(part, found.run.dataset, strategies.TensorParallel(grid), **how)

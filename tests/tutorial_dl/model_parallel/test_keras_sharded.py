@@ -9,7 +9,6 @@ from keras_networks import keras, layers
 
 from numba_kernels.team.team import Team
 from tutorial_dl import Trainer, data, models, strategies
-from tutorial_dl.layers import convert
 from tutorial_dl.model_parallel import ShardedReplica
 
 pytestmark = pytest.mark.xdist_group("keras")
@@ -74,42 +73,40 @@ def several():
     return model, ((IMAGES, WORDS), {"place": PLACES, "kind": LABELS})
 
 
-class Doubles(layers.Layer):
-    """Computes something else in training, as dropout does, but without chance."""
-
-    makes_no_mask = True
-
-    def call(self, x, training=False):
-        return 2 * x if training else x
-
-
-class Around(layers.Layer):
-    """Its own `call` does not take `training`; that of the layer inside does."""
-
-    makes_no_mask = True
-
-    def build(self, shape):
-        self.inside = Doubles()
-        self.matrix = self.add_weight(shape=(6, 6), initializer=start(7))
-
-    def call(self, x):
-        return self.inside(keras.ops.matmul(x, self.matrix))
-
-
-class Table(layers.Layer):
-    """Gives its weights themselves."""
-
-    makes_no_mask = True
-
-    def build(self, shape):
-        self.table = self.add_weight(shape=(6, 3), initializer=start(8))
-
-    def call(self, x):
-        return self.table
-
-
 def unusual():
     """A layer that is frozen, layers that heed `training`, one that gives weights themselves."""
+
+    class Doubles(layers.Layer):
+        """Computes something else in training, as dropout does, but without chance."""
+
+        makes_no_mask = True
+
+        def call(self, x, training=False):
+            return 2 * x if training else x
+
+    class Around(layers.Layer):
+        """Its own `call` does not take `training`; that of the layer inside does."""
+
+        makes_no_mask = True
+
+        def build(self, shape):
+            self.inside = Doubles()
+            self.matrix = self.add_weight(shape=(6, 6), initializer=start(7))
+
+        def call(self, x):
+            return self.inside(keras.ops.matmul(x, self.matrix))
+
+    class Table(layers.Layer):
+        """Gives its weights themselves."""
+
+        makes_no_mask = True
+
+        def build(self, shape):
+            self.table = self.add_weight(shape=(6, 3), initializer=start(8))
+
+        def call(self, x):
+            return self.table
+
     words = keras.Input((4,))
     frozen = layers.Dense(4, "tanh", kernel_initializer=start(1), name="frozen", trainable=False)
     x = layers.Dense(6, "tanh", kernel_initializer=start(2))(frozen(words))
@@ -223,6 +220,12 @@ def after(*more, kind=None, **options):
     return model
 
 
+def synchronised():
+    from tutorial_dl.layers import convert
+
+    return convert(after(layers.BatchNormalization()))
+
+
 def with_hidden_weights():
     first = layers.Dense(4, name="first", use_bias=False)
     x = keras.Input((4,))
@@ -284,7 +287,7 @@ def test_what_needs_the_whole_model_is_refused_by_name():
             with_shared_weights),
         "weights '.*' are used by a layer that does not have them, after 'second'": (
             with_hidden_weights),
-        "normalisation: use shard 1": lambda: convert(after(layers.BatchNormalization())),
+        "normalisation: use shard 1": synchronised,
         "it has its own test_step, which may need the whole model; use shard 1": with_own_test_step,
         "layer 'mine': Mine is no layer of Keras and may make a mask": with_own_layer,
         "it takes inputs as a list, not as a dictionary": with_a_dictionary,

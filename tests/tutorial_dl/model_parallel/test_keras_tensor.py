@@ -1,10 +1,8 @@
-"""Keras models cut by columns, rows and heads train as one process; what can't be is refused."""
+"""Keras models cut by columns, rows and heads train as one process."""
 
-import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
+import divided_models
 import numpy as np
 import pytest
 from divided_models import (
@@ -19,9 +17,9 @@ from keras_networks import keras, layers
 
 from numba_kernels import optimizers
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, data, models, replica, strategies, timeline
+from tutorial_dl import Trainer, data, model_parallel, models, replica, strategies, timeline
 from tutorial_dl.config import RunConfig
-from tutorial_dl.model_parallel import Grid, KerasTensorReplica, PipelinedReplica
+from tutorial_dl.model_parallel import Grid, PipelinedReplica
 from tutorial_dl.replica.consistency import DriftError
 from tutorial_dl.training.setup import prepare
 
@@ -99,30 +97,14 @@ RULES = {
 SUMS = {gpt: (3, 2), mlp: (1, 0), cnn: (2, 1)}
 
 
-def trainers(
-    build, grid, optimizer="momentum", callbacks=(), validate=True, eager=False, **options
-):
-    """The same training by one process, on rank 0 only, and by the ranks of a grid.
+def trainers(build, grid, *optimizer, **options):
+    """Of divided_models.py, with the layers of `build` cut by its rules."""
 
-    `eager`: ranks compute without a graph, which takes longer to make than a few steps.
-    """
-    batch = build()[1]
-    samples = data.Data.of(*batch)
-    kept = samples if validate else None
-    dataset = data.Dataset("some", samples, kept, int(batch[1].max()) + 1)
-    how = dict(optimizer=optimizer, learning_rate=0.01, batch_size=7, progress=False)
-    alone, serial = Team().split(Team().rank), None
-    if Team().rank == 0:
-        # Checkpoints of strategy 'serial' belong to it alone.
-        strategy = "synchronous" if "checkpoint" in options else "serial"
-        whole = build()[0]
-        whole.run_eagerly = strategy == "serial"  # a graph takes longer to make than a few steps
-        serial = Trainer(whole, dataset, strategy, team=alone, **how | options)
-    part = KerasTensorReplica(build()[0], grid, RULES.get(build))
-    part.model.run_eagerly = eager
+    def part(model):
+        return model_parallel.KerasTensorReplica(model, grid, RULES.get(build))
+
     strategy = strategies.TensorParallel(grid)
-    found = Trainer(part, dataset, strategy, callbacks=callbacks, **how | options)
-    return serial, found, batch
+    return divided_models.trainers(build, part, strategy, *optimizer, **options)
 
 
 def trains(build, grid, folder, near, **options):
@@ -250,7 +232,7 @@ def together(folder):
     assert found.resume() and found.steps == 2
     found.fit(1)
     grid = Grid(Team(), 2, 2)
-    part = KerasTensorReplica(gpt()[0], grid)
+    part = model_parallel.KerasTensorReplica(gpt()[0], grid)
     part = PipelinedReplica(part, grid, "1f1b", 3, layers=["block_1_norm_2"], sample=batch[0][:2])
     found = Trainer(part, found.run.dataset, strategies.TensorParallel(grid), **how)
     assert found.resume() and len(found.history.epochs) == 2
@@ -271,153 +253,6 @@ def together(folder):
         np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=1e-6)
         same_vectors(serial, saving, 3, 1e-5)
         assert serial.strategy.state.step == 6
-
-
-def test_a_rank_that_dies_ends_all(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "import os, signal\n"
-        "from mpi4py import MPI\n"
-        "from tutorial_dl import data\n"
-        "class Dies(data.Data):\n"
-        "    times = 0\n"
-        "    def take(self, samples):\n"
-        "        Dies.times += 1\n"
-        "        if MPI.COMM_WORLD.rank == 1 and Dies.times > 5:\n"
-        "            os.kill(os.getpid(), signal.SIGKILL)\n"
-        "        return super().take(samples)\n"
-        "def dies():\n"
-        "    whole = data.digits()\n"
-        "    train = Dies(*whole.train.take(slice(None)))\n"
-        "    return data.Dataset('digits', train, whole.validation, 10)\n"
-    )
-    words = ["train", "--model", "mlp", "--data", f"{tmp_path}/mine.py:dies", "--tensor", "2"]
-    command = [sys.executable, "-m", "tutorial_dl", *words, "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
-    assert "a rank was ended by signal SIGKILL" in done.stderr
-
-
-def chain(*more, inputs=(8,), **options):
-    model = keras.Sequential([keras.Input(inputs), *more])
-    model.compile(**{"loss": "mse", **options})
-    return model
-
-
-def shared():
-    one, x = layers.Dense(8, name="one"), keras.Input((8,))
-    model = keras.Model(x, layers.Dense(2, name="two")(one(one(x))))
-    model.compile(loss="mse")
-    return model
-
-
-def within():
-    inner = keras.Sequential([keras.Input((8,)), layers.Dense(8, name="one")], name="inner")
-    return chain(inner, layers.Dense(2, name="last"))
-
-
-def pair(first=None, between=(), second=None):
-    """Two dense layers with the given options, and layers between them."""
-    one = layers.Dense(**{"units": 6, "name": "one"} | (first or {}))
-    return chain(one, *between, layers.Dense(2, name="two", **(second or {})))
-
-
-def attention(**options):
-    x = keras.Input((4, 8))
-    heads = layers.MultiHeadAttention(4, 2, name="attend", **options)
-    model = keras.Model(x, layers.Dense(2, name="last")(heads(x, x)))
-    model.compile(loss="mse")
-    return model
-
-
-def with_its_own_loss():
-    class Own(keras.Model):
-        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-            return keras.ops.mean(y_pred)
-
-    x = keras.Input((8,))
-    model = Own(x, layers.Dense(2, name="two")(layers.Dense(8, name="one")(x)), name="own")
-    model.compile(loss="mse")
-    return model
-
-
-class Mine(layers.Layer):
-    def call(self, x):
-        return x
-
-
-class Transposed(layers.Layer):
-    makes_no_mask = True
-
-    def __init__(self, other, **options):
-        super().__init__(**options)
-        self.other = other
-
-    def call(self, x):
-        return keras.ops.matmul(x, keras.ops.transpose(self.other.kernel))
-
-
-def tied():
-    one = layers.Dense(8, name="one")
-    return chain(one, layers.Dense(8, name="two"), Transposed(one, name="three"))
-
-
-PAIR = {"one": "columns", "two": "rows"}
-GROUPS = {"filters": 8, "kernel_size": 1, "groups": 2, "name": "grouped"}
-
-
-@pytest.mark.parametrize(
-    ("words", "build", "rules"),
-    [
-        ("layer 'one' has 6 units, which can't be divided evenly over 4 ranks: 1, 2, 3, 6 ranks "
-         "can, or replicate it", pair, PAIR),
-        ("rule 'three' matches no layer: the model has one, two", pair, {"three": "rows"}),
-        ("rule 'one': columns, rows, heads, replicate, not 'cols'", pair, {"one": "cols"}),
-        ("layer 'one', a Dense: columns or rows or replicate, not heads", pair, {"one": "heads"}),
-        ("layer 'two' is cut by rows: it needs a layer that is cut by columns before it",
-         lambda: pair({"units": 8}), {"two": "rows"}),
-        ("layer 'one' is cut by columns: it needs one by rows behind it",
-         lambda: chain(layers.Dense(8, name="one")), {"one": "columns"}),
-        ("layer 'norm' lies behind 'one', which is cut by columns: only functions of single "
-         "numbers and dropout may",
-         lambda: pair({"units": 8}, [layers.LayerNormalization(name="norm")]), PAIR),
-        ("layer 'one', cut by columns, has activation 'softmax', which is not known to take each",
-         lambda: pair({"activation": "softmax"}), PAIR),
-        ("layer 'one', cut by columns, has a kernel_regularizer: replicate it",
-         lambda: pair({"kernel_regularizer": "l2"}), PAIR),
-        ("layer 'two', cut by rows, has a bias_constraint: replicate it",
-         lambda: pair({"units": 8}, second={"bias_constraint": "non_neg"}), PAIR),
-        ("layer 'one', cut by columns, is frozen", lambda: pair({"trainable": False}), PAIR),
-        ("/one/kernel' are used by a layer that is cut and by another one: use the rule "
-         "'replicate' for the first", tied, PAIR),
-        ("layer 'one' occurs twice; layers that share weights can't be cut", shared,
-         {"one": "columns"}),
-        ("rule 'one': layer 'one' lies within another layer", within, {"one": "columns"}),
-        ("layer 'attend', cut by heads, has dropout of its own, whose masks would differ",
-         lambda: attention(dropout=0.1), None),
-        ("layer 'attend' has 4 heads, which can't be divided evenly over 3 ranks: 1, 2, 4 ranks",
-         attention, None),
-        ("layer 'grouped', cut by columns, has 2 groups: replicate it",
-         lambda: chain(layers.Conv2D(**GROUPS), layers.Conv2D(2, 1), inputs=(4, 4, 8)),
-         {"grouped": "columns"}),
-        ("has no layers to cut: neither MultiHeadAttention, nor two Dense or two convolutional",
-         lambda: chain(layers.LSTM(4), layers.Dense(2, name="last"), inputs=(5, 3)), None),
-        ("with a mask: its loss is not a mean over samples",
-         lambda: chain(layers.Masking(), layers.Dense(8), layers.Dense(2), inputs=(5, 3)), None),
-        ("can't compute model 'own': its class has a compute_loss of its own", with_its_own_loss,
-         PAIR),
-        ("can't compute layer 'mine': Mine is no layer of Keras and may make a mask; if it makes "
-         "none, give its class makes_no_mask = True",
-         lambda: pair({"units": 8}, [Mine(name="mine")]), PAIR),
-        ("layer 'act' lies behind 'one', which is cut by columns",
-         lambda: pair({"units": 8}, [layers.ReLU(name="act", activity_regularizer="l2")]), PAIR),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_cut_is_refused_by_name(words, build, rules):
-    from tutorial_dl.model_parallel.keras_tensor import Cut  # loads TensorFlow
-
-    with pytest.raises(ValueError) as error:
-        Cut(build(), SimpleNamespace(size=3 if "3 ranks" in words else 4, rank=0), rules)
-    assert words in str(error.value) and "\n" not in str(error.value)
 
 
 def test_costs_of_slices_and_a_proposal(capsys):

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands_here import run_here
+from commands_on_ranks import told
 from divided_models import Fails, fails_and_recovers, options_of, same_commands, train_command
 
 from numba_kernels.team.team import Team
@@ -214,6 +215,6 @@ def test_what_does_not_fit_is_refused_before_ranks_are_started(capfd, options, l
          "the model has no layer 'no': embedding, block_1_attend"),
     ],
 )  # fmt: skip
-def test_what_ranks_refuse_is_told_in_one_line(options, line):
-    done = train_command(*options)
-    assert done.returncode == 2 and line in done.stderr and done.stderr.count("\n") == 1
+def test_what_ranks_refuse_is_told_in_one_line(on_ranks, tmp_path, options, line):
+    status, said = told(on_ranks, 2, tmp_path, options)
+    assert status == 2 and line in said and said.count("\n") == 1

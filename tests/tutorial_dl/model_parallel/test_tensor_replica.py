@@ -12,6 +12,7 @@ from divided_models import (
     same_commands,
     same_training,
     same_vectors,
+    train_command,
 )
 
 from numba_kernels.team.team import Team
@@ -95,12 +96,38 @@ def test_with_data_parallelism_and_checkpoints(on_ranks, tmp_path):
     on_ranks(4, together, str(tmp_path))
 
 
-def test_the_command_line(tmp_path):
+def test_the_command_line(on_ranks, tmp_path):
     """--tensor with --sequence-parallel trains, and writes what a run of one rank writes."""
     lines = "from test_tensor_replica import DATA, whole", "def data(): return DATA"
     words = ["--tensor", 2, "--sequence-parallel"]
-    found = same_commands(tmp_path, options_of(tmp_path, __file__, *lines), words)
+    options = options_of(tmp_path, __file__, *lines)
+    found = same_commands(tmp_path, options, words, on_ranks, 2)
     assert found["ranks"] == 2 and found["config"]["tensor"]["sequence_parallel"] is True
+
+
+DIES = """
+import os, signal
+from mpi4py import MPI
+from tutorial_dl.data import Data, Dataset
+class Dies(Data):
+    times = 0
+    def take(self, samples):
+        Dies.times += 1
+        if MPI.COMM_WORLD.rank == 1 and Dies.times > 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().take(samples)
+def data():
+    train = Dies(DATA.train.inputs, DATA.train.targets)
+    return Dataset('tokens', train, DATA.validation, classes=9)
+"""
+
+
+def test_a_rank_that_dies_ends_all(tmp_path):
+    """Its process is what others notice, so ranks of a Keras model end alike."""
+    options = options_of(tmp_path, __file__, "from test_tensor_replica import DATA, whole", DIES)
+    done = train_command(*options, "--tensor", 2, "--batch-size", 4, "--quiet")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "a rank was ended by signal SIGKILL" in done.stderr
 
 
 def test_rules_that_fit():

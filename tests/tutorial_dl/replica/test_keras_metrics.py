@@ -145,21 +145,20 @@ def test_a_mean_over_the_batch_is_weighted_by_samples():
     assert trained(r, batches) == pytest.approx({"batch_mean": expected["batch_mean"]}, rel=1e-6)
 
 
-class Latest(keras.metrics.Metric):
-    """Holds the mean of its last batch, and no count."""
-
-    def __init__(self):
-        super().__init__(name="latest")
-        self.value = self.add_weight(name="value", initializer="zeros")
-
-    def update_state(self, y, p, sample_weight=None):
-        self.value.assign(keras.ops.mean(p))
-
-    def result(self):
-        return self.value
-
-
 def test_a_metric_that_holds_its_last_batch_is_a_mean_over_batches():
+    class Latest(keras.metrics.Metric):
+        """Holds the mean of its last batch, and no count."""
+
+        def __init__(self):
+            super().__init__(name="latest")
+            self.value = self.add_weight(name="value", initializer="zeros")
+
+        def update_state(self, y, p, sample_weight=None):
+            self.value.assign(keras.ops.mean(p))
+
+        def result(self):
+            return self.value
+
     model = network(1, "sigmoid", "mse", [Latest()])
     expected = pytest.approx(float(model.predict(X, verbose=0).mean()), rel=1e-5)
     r = replica.of(model)

@@ -1,11 +1,12 @@
-"""tf.data, PyDataset and generators: three ranks end where plain Keras's `fit` on them does."""
+"""tf.data, PyDataset and generators: two ranks end where plain Keras's `fit` on them does."""
 
 import numpy as np
 import pytest
 
 pytestmark = pytest.mark.xdist_group("keras")
 
-SAMPLES, BATCH, RATE, EPOCHS = 50, 12, 0.3, 2  # the last batch has 2 samples, fewer than ranks
+# Ranks have 5 and 6 samples of a batch, and 1 and 0 of the last
+SAMPLES, BATCH, RATE, EPOCHS = 45, 11, 0.3, 2
 
 
 def arrays():
@@ -165,8 +166,8 @@ def each_rank():
     same(reader_of_text, read, tf_data(TEXTS[:, None], y))
 
 
-def test_three_ranks_train_on_streams_as_fit_does(on_ranks):
-    on_ranks(3, each_rank, keras=True)
+def test_two_ranks_train_on_streams_as_fit_does(on_ranks):
+    on_ranks(2, each_rank, keras=True)
 
 
 def in_any_order():
@@ -211,7 +212,7 @@ def in_any_order():
 
 
 def test_any_order_is_the_same_on_all_ranks(on_ranks):
-    on_ranks(3, in_any_order, keras=True)
+    on_ranks(2, in_any_order, keras=True)
 
 
 def refused():

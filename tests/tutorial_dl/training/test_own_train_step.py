@@ -5,7 +5,7 @@ import pytest
 
 pytestmark = pytest.mark.xdist_group("keras")
 
-SAMPLES, RATE = 50, 0.2  # in batches of 16, ranks have 5 or 6 samples, and 1 or 0 of the last
+SAMPLES, BATCH, RATE = 46, 15, 0.2  # ranks have 7 or 8 samples, and 1 or 0 of the last batch
 
 
 def samples():
@@ -158,7 +158,7 @@ def trains_as_fit(name, team):
     from as_fit import as_fit
 
     x, y = samples()
-    history = as_fit(lambda: made(name), (x, y), (x[::-1], y[::-1]), team)
+    history = as_fit(lambda: made(name), (x, y), (x[::-1], y[::-1]), team, BATCH)
     assert {"auc", "precision", "val_auc", "val_precision"} < history.last.keys()
 
 
@@ -167,7 +167,7 @@ def with_batches(team):
     from tutorial_dl import Trainer
 
     x, y = samples()
-    options = dict(team=team, batch_size=16, progress=False)
+    options = dict(team=team, batch_size=BATCH, progress=False)
     row = Trainer(made("of_batches"), (x, y), **options).fit(1).last
     assert row["per_batch"] == pytest.approx(10 * row["loss"], rel=1e-5)
 
@@ -210,8 +210,8 @@ def each_rank():
     assert losses[-1] < losses[0]
 
 
-def test_three_ranks_train_as_fit_does(on_ranks):
-    on_ranks(3, each_rank, keras=True)
+def test_two_ranks_train_as_fit_does(on_ranks):
+    on_ranks(2, each_rank, keras=True)
 
 
 @pytest.mark.parametrize(
