@@ -78,7 +78,7 @@ def spans(timeline, window: tuple[float, float] | str = "auto") -> style.Figure:
             ylim=(len(rows) - 0.4, -0.6),
             xlabel=f"time since the recording began, {unit}"
             + f"; shares of every {(end - begin) / per_unit / COLUMNS:.3g} {unit}" * crowded
-            + "\nthe lower part of a bar: another thread of the rank" * any(beside)
+            + "\nthe lower part of a bar: what is under way meanwhile" * any(beside)
             + "".join(f"\n{note}" for note in timeline.notes()),
             title=_title(rows, begin, end),
         )
