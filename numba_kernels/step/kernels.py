@@ -113,7 +113,7 @@ def hand_out(node, call, gradient, parameters, changed):
 
 @compiled
 def announce(node, call, gradient, parameters, sums):
-    """Arrive at the first barrier and do not wait; `step`, `reduce` or `meet` goes on from there."""
+    """Arrive at the first barrier and do not wait; `step`, `reduce` or `meet` goes on there."""
     _, _, place = rows_for_weights(node, gradient, parameters)
     arrive_with(node, call, gradient.size + LENGTHS * place, sums)
     return READY

@@ -95,22 +95,24 @@ def overlaps():
     trainer = trainer_of(team=team, rules={"turns": "simultaneous"}, timeline=seen, watch=False)
     generator, judge = trainer.players
     trainer.run.agree(trainer.loop)
-    own, step = generator.team, generator.strategy.update
+    own, step, count = generator.team, generator.strategy.update, 0
     first, second = generator.replica.compute_gradient, judge.replica.compute_gradient
 
     def begins(batch):
+        nonlocal count
+        count = own.board[own.place, COUNT]
         if not step.shared:
             step.plan.sums[:] = -1
         return first(batch)
 
     def all_have_begun():
         if step.shared:
-            return (own.board[:, COUNT] >= own.board[own.place, COUNT]).all()
+            return (own.board[:, COUNT] > count).all()
         MPI.COMM_WORLD.Iprobe()  # MPI receives while it is called
         return (step.plan.sums >= 0).all()
 
     def waits(batch):
-        own.wait_until(all_have_begun)
+        own.wait_until(all_have_begun, 600)
         return second(batch)
 
     generator.replica.compute_gradient, judge.replica.compute_gradient = begins, waits
