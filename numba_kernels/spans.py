@@ -34,7 +34,7 @@ COLLECTIVES = (
     "allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "scatter", "barrier",
     "split", "empty", "exchange",
 )  # fmt: skip
-STEP = ("reduce + update", "reduce", "update", "hand out")
+STEP = ("reduce + update", "reduce", "update", "hand out", "reducing")
 SUMS = ("sum forward", "sum backward")  # of tensor parallelism, within the gradient
 _CLOCK_MONOTONIC = 1  # on Linux
 

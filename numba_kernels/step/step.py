@@ -162,7 +162,7 @@ class Step:
 
     def complete(self) -> tuple[float, int]:
         """Do the rest of a step that `post` has begun; returns what a step returns."""
-        under_way("reduce", self._since)
+        under_way("reducing", self._since)
         return self._rest()
 
     def _rest(self) -> tuple[float, int]:

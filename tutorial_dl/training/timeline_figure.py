@@ -24,6 +24,7 @@ LOOKS = {
     "sum backward": {"facecolor": style.YELLOW, "hatch": "..."},
     "reduce": {"facecolor": style.ORANGE},
     "reduce + update": {"facecolor": style.ORANGE},
+    "reducing": {"facecolor": style.ORANGE, "hatch": "..."},  # while the rank does other things
     "update": {"facecolor": style.GREEN},
     "hand out": {"facecolor": style.YELLOW},
     "validation": {"facecolor": style.PINK},

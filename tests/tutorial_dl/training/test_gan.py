@@ -122,10 +122,10 @@ def overlaps():
     ending = [s for s in mine["spans"] if s[0] == "reduce + update"][::2]
     assert len(mine["beside"]) == len(computing) == len(ending) == 11
     for reducing, gradient, other in zip(mine["beside"], computing, ending, strict=True):
-        assert reducing[0] == "reduce" and mine["others"] == 0
+        assert reducing[0] == "reducing" and mine["others"] == 0
         assert reducing[1] <= gradient[1] and other[2] <= reducing[2]
     if team.rank == 0:
-        lower = [e["tid"] for e in seen.chrome()["traceEvents"] if e["name"] == "reduce"]
+        lower = [e["tid"] for e in seen.chrome()["traceEvents"] if e["name"] == "reducing"]
         assert len(set(lower)) == team.size and min(lower) >= 1_000_000
         assert "what is under way meanwhile" in seen.figure().axes[0].get_xlabel()
 
