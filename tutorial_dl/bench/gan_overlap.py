@@ -46,7 +46,8 @@ def rows(seconds: float, full: bool) -> list[dict]:
 def interval(values: np.ndarray) -> tuple[float, float]:
     """Two of the values between which their median lies with a probability of about 95%.
 
-    The number of values below the median has a binomial distribution, with spread sqrt(n) / 2.
+    The number of values below the median has a binomial distribution, with spread sqrt(n) / 2. (Of
+    fewer than six values, even the first and the last have it with less.)
     """
     ordered = np.sort(values)
     first = max(0, int(ordered.size / 2 - 0.98 * np.sqrt(ordered.size)))
