@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
 from numba_kernels.allreduce.schedules import Message, rounds
 from tutorial_dl import figure_style as style
@@ -238,8 +238,7 @@ def allreduce_times(
         ax.plot([], [], label=name, **_of(name, name in predicted, name in measured))
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
-    prefixed = _prefixed if over == "bytes" else lambda n, _: f"{n:g}"
-    ax.xaxis.set_major_formatter(FuncFormatter(prefixed))
+    ax.xaxis.set_major_formatter(_prefixed if over == "bytes" else "{x:g}")
     ax.yaxis.set_major_formatter(EngFormatter("s"))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("vector (bytes)" if over == "bytes" else "ranks")

@@ -100,8 +100,7 @@ def beside(
             ax.set_xscale("log")
         else:
             ax.set_xlim(left=0)
-        unit = EngFormatter("s")
-        ax.xaxis.set_major_formatter(lambda seconds, at: unit(seconds, at) if seconds else "0")
+        ax.xaxis.set_major_formatter(_seconds)
         ax.set(title=title, xlabel="time")
         style.legend_beside(ax)  # bars may reach anywhere on the axes
     return ax.figure
@@ -173,3 +172,7 @@ def _owned(ax: Axes, at, rank: int, text: str, height: float = 1.0) -> None:
     """Draw a cell in the colour of the rank that works on it."""
     pale = tuple(0.45 * c + 0.55 for c in to_rgb(style.colour(rank)))
     _cell(ax, at, (1, height), text, 9, facecolor=pale, edgecolor="white", linewidth=2)
+
+
+def _seconds(value: float, position: int | None = None) -> str:
+    return EngFormatter("s")(value, position) if value else "0"

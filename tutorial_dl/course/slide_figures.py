@@ -1,0 +1,138 @@
+"""Draws the figures of notebooks for slides: in the size that they have there, with type to match.
+
+A figure that is only enlarged has type of any size. Here, all figures have the same type, at least
+18 points on a page of 13.3 by 7.5 inches, and the rest of the figure is laid out around it.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterator
+from itertools import pairwise
+
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis, Tick
+from matplotlib.text import Text
+from matplotlib.ticker import FixedFormatter, FixedLocator
+from matplotlib.transforms import Bbox
+
+from ..figure_style import RC, SLIDE_DPI, Figure
+
+SMALLEST = 9  # points of a figure are 18 of a slide
+FINER = 2  # pixels of the picture per pixel of the slide
+
+
+def png(figure: Figure, width: int, height: int) -> tuple[bytes, list[str]]:
+    """A PNG of the figure for this many pixels of a slide, and what is wrong with it.
+
+    The figure is changed. Every finding is a line: words that lie over other words, or outside.
+    """
+    figure.set_dpi(SLIDE_DPI)
+    figure.set_size_inches(width / SLIDE_DPI, height / SLIDE_DPI)
+    for text in figure.findobj(Text):
+        text.set_fontsize(max(text.get_fontsize(), SMALLEST))
+    with matplotlib.rc_context(RC):
+        for thins in (False, False, True):  # the layout decides what fits, and depends on it
+            _wrap_titles(figure)
+            figure.draw_without_rendering()
+            for ax in figure.axes if thins else ():
+                for axis in (ax.xaxis, ax.yaxis):
+                    _thin_out(axis)
+        data = io.BytesIO()
+        figure.savefig(data, format="png", dpi=FINER * SLIDE_DPI)
+        figure.draw_without_rendering()
+        return data.getvalue(), list(_flaws(figure))
+
+
+def _box(artist: Artist) -> Bbox:
+    return artist.get_window_extent()
+
+
+def _thin_out(axis: Axis) -> None:
+    """Leave every second label of numbers, if neighbours touch."""
+    while True:
+        shown = [
+            tick for tick in axis.get_major_ticks() if _is_seen(tick.label1) and _within(axis, tick)
+        ]
+        boxes = [_box(tick.label1).padded(2) for tick in shown]
+        numbers = all(any(c.isdigit() for c in tick.label1.get_text()) for tick in shown)
+        if len(shown) < 3 or not numbers or not any(a.overlaps(b) for a, b in pairwise(boxes)):
+            return
+        kept = {id(tick) for tick in shown[::2]}
+        labels = [
+            tick.label1.get_text() if id(tick) in kept else "" for tick in axis.get_major_ticks()
+        ]
+        axis.set_major_locator(FixedLocator(axis.get_majorticklocs()))
+        axis.set_major_formatter(FixedFormatter(labels))
+        axis.get_figure(root=True).draw_without_rendering()
+
+
+def _wrap_titles(figure: Figure) -> None:
+    """Break titles and labels of axes that are longer than their room."""
+    if figure._suptitle is not None:
+        _wrap(figure._suptitle, figure.bbox.width, "width")
+    for ax in figure.axes:
+        for text in (ax.title, ax._left_title, ax._right_title):
+            _wrap(text, _room(ax), "width")
+        _wrap(ax.xaxis.label, _room(ax), "width")
+        _wrap(ax.yaxis.label, _share_of_height(ax), "height")
+
+
+def _room(ax: Axes) -> float:
+    """Pixels from the left end of the axes to the next panel, or to the end of the figure."""
+    figure = ax.get_figure(root=True)
+    beside = (other.bbox.x0 for other in figure.axes if other.bbox.x0 > ax.bbox.x1)
+    return min(beside, default=figure.bbox.x1) - ax.bbox.x0
+
+
+def _share_of_height(ax: Axes) -> float:
+    figure, spec = ax.get_figure(root=True), ax.get_subplotspec()
+    share = len(spec.rowspan) / spec.get_gridspec().nrows if spec else 1
+    return figure.bbox.height * share * 0.75
+
+
+def _wrap(text: Text, room: float, side: str) -> None:
+    words = text.get_text().replace("\n", " ")
+    if not words.strip() or "$" in words:
+        return
+    for lines in range(2, 5):
+        if getattr(_box(text), side) <= room:
+            return
+        text.set_text(textwrap.fill(words, max(8, round(1.15 * len(words) / lines))))
+
+
+def _is_seen(artist: Artist | None) -> bool:
+    if isinstance(artist, Text) and not artist.get_text().strip():
+        return False
+    return artist is not None and artist.get_visible()
+
+
+def _flaws(figure: Figure) -> Iterator[str]:
+    """What of a figure's words can't be read."""
+    ticks = {
+        id(tick.label1)
+        for ax in figure.axes
+        for axis in (ax.xaxis, ax.yaxis)
+        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
+        if not axis.get_visible() or not ax.axison or not _within(axis, tick)
+    }
+    texts = [one for one in figure.findobj(Text) if _is_seen(one) and id(one) not in ticks]
+    boxes = [(one.get_text().replace("\n", " "), _box(one)) for one in texts]
+    page = figure.bbox.padded(2)
+    for words, box in boxes:
+        if not (
+            page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1
+        ):
+            yield f"{words!r} leaves the figure"
+    for at, (words, box) in enumerate(boxes):
+        for others, other in boxes[at + 1 :]:
+            if box.width and other.width and box.padded(-2).overlaps(other.padded(-2)):
+                yield f"{words!r} and {others!r} lie over each other"
+
+
+def _within(axis: Axis, tick: Tick) -> bool:
+    low, high = sorted(axis.get_view_interval())
+    return low <= tick.get_loc() <= high and tick.label1.get_visible()
