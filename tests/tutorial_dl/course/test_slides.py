@@ -17,7 +17,8 @@ from tutorial_dl.course.numbers import NUMBERS
 
 ROOT = Path(__file__).parents[3]
 NAMES = {*NUMBERS, "date", "machine"}
-DECKS = slides.decks(ROOT / "slides")
+DECKS_AT = ROOT / "slides"
+DECKS = slides.decks(DECKS_AT)
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -34,6 +35,22 @@ def test_a_deck_names_only_what_is_there(deck):
     assert slides.problems(deck, ROOT / "notebooks", NAMES) == []
     lines = commands("\n".join(deck.slides))
     assert [f"{line}: {said}" for line in lines if (said := wrong(line, TARGETS))] == []
+
+
+def test_minutes_of_slides_are_those_of_the_timetable():
+    def minutes(slide):
+        (said,) = re.findall(r"<!--\s*(\d+) min\. \S", slide)
+        return int(said)
+
+    of_decks = [(deck.name[0], sum(map(minutes, deck.slides))) for deck in DECKS]
+    table = re.findall(
+        r"^\| (\d+):(\d+) \| (\d+) \| (\d) ", (DECKS_AT / "README.md").read_text(), re.M
+    )
+    assert [(number, int(took)) for _, _, took, number in table] == of_decks
+    begins = [60 * int(hour) + int(minute) for hour, minute, _, _ in table]
+    ends = [begin + int(row[2]) for begin, row in zip(begins, table, strict=True)]
+    assert all(0 <= begin - end <= 65 for end, begin in zip(ends, begins[1:], strict=False))
+    assert ends[-1] <= 17 * 60 and begins[0] == 9 * 60
 
 
 @pytest.mark.parametrize(
