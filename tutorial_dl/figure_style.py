@@ -112,7 +112,11 @@ class Film:
         if os.environ.get(KEEP):
             page = np.array(SLIDE_FILM) / SLIDE_DPI
             forms[KEPT_FILM] = _FilmForm(page, SLIDE_DPI)
-        for _ in frames:
+        for number, _ in enumerate(frames):
+            if number == 0:
+                for form in forms.values():
+                    form.lay_out(canvas)
+                figure.set_layout_engine("none")  # steady, and faster
             for form in forms.values():
                 form.add(canvas)
         self.frames = len(forms["image/gif"].pictures)
@@ -139,20 +143,23 @@ class _FilmForm:
 
     def __init__(self, size: np.ndarray, dpi: float):
         self.size, self.dpi = size, dpi
-        self.pictures, self._places, self._palette = [], None, _palette()
+        self.pictures, self._places, self._palette = [], [], _palette()
+
+    def _resize(self, figure: MatplotlibFigure) -> None:
+        figure.set_dpi(self.dpi)
+        figure.set_size_inches(self.size)
+
+    def lay_out(self, canvas: FigureCanvasAgg) -> None:
+        """Note the places of the axes. After the first `add`, it would be too late."""
+        self._resize(canvas.figure)
+        canvas.draw()
+        self._places = [ax.get_position(original=True) for ax in canvas.figure.axes]
 
     def add(self, canvas: FigureCanvasAgg) -> None:
         from PIL import Image
 
-        figure = canvas.figure
-        figure.set_dpi(self.dpi)
-        figure.set_size_inches(self.size)
-        if self._places is None:
-            figure.set_layout_engine("constrained")
-            canvas.draw()
-            self._places = [ax.get_position(original=True) for ax in figure.axes]
-            figure.set_layout_engine("none")  # steady, and faster
-        for ax, place in zip(figure.axes, self._places, strict=True):
+        self._resize(canvas.figure)
+        for ax, place in zip(canvas.figure.axes, self._places, strict=True):
             ax.set_position(place)
         canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())

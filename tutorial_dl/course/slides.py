@@ -167,8 +167,8 @@ def render(
         return "\n".join([f"```{language}", *lines, "```"])
 
     def notebook(found: re.Match) -> str:
-        about = NOTEBOOKS[found[1]]
-        return f"notebook {about.number}, *{about.title}*"
+        about, begins = NOTEBOOKS[found[1]], found.string[: found.start()].endswith(("\n", "|"))
+        return f"{'Notebook' if begins else 'notebook'} {about.number}, *{about.title}*"
 
     head = "\n".join(
         ["---", "marp: true", "theme: tutorial", "paginate: true", "math: mathjax",

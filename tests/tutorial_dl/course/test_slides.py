@@ -136,7 +136,7 @@ def test_pictures_outputs_names_and_numbers_are_put_in(tmp_path, film):
     text = (
         "![h:300](allreduce:a)\n![w:600 h:400](allreduce:a)\n![h:260](allreduce:a#2)\n"
         "```output allreduce:a 2-3\n```\n"
-        "```source allreduce:a\n```\n[[allreduce]] {{ speed }}\n<!-- note -->"
+        "```source allreduce:a\n```\n[[allreduce]] {{ speed }} [[allreduce]]\n<!-- note -->"
     )
     made = slides.render(deck(text, tmp_path), tmp_path, {"speed": "2.5"})
     pictures = re.findall(r"!\[w:(\d+) h:(\d+)\]\(data:image/(\w+);base64,([^)]+)\)", made)
@@ -147,10 +147,25 @@ def test_pictures_outputs_names_and_numbers_are_put_in(tmp_path, film):
     assert sizes == [(2304, 600), (1200, 800), figure_style.SLIDE_FILM]
     assert image(pictures[2][3]).n_frames == 2
     assert "```text\ntwo\nthree\n```\n```python\nx = 1\ny = 2\n```" in made
-    assert "notebook 5, *Allreduce* 2.5" in made
+    assert "\nNotebook 5, *Allreduce* 2.5 notebook 5, *Allreduce*" in made
     for missing in ("![h:9](allreduce:a#3)", "```output allreduce:a 8-9\n```", "![](allreduce:a)"):
         with pytest.raises(slides.DeckError, match=r"has 2 figures|no such output|have a height"):
             slides.render(deck(f"{missing}\n<!-- x -->", tmp_path), tmp_path, {})
+
+
+def test_each_form_of_a_film_has_a_layout_of_its_own(monkeypatch):
+    monkeypatch.setenv(figure_style.KEEP, "1")
+    with figure_style.panels(1, 2, width=8) as (figure, (panels,)):
+        for ax in panels:
+            ax.set(xlabel="x", ylabel="a label that is rather long")
+        film = figure_style.Film(figure, iter([None, None]))
+    assert Image.open(io.BytesIO(film.gif)).size == (1600, 400)
+    # The figure is left in the form for slides.
+    assert tuple(figure.bbox.size) == figure_style.SLIDE_FILM
+    figure.draw_without_rendering()
+    left, right = (ax.get_tightbbox() for ax in panels)
+    assert figure.bbox.contains(*left.min) and figure.bbox.contains(*right.max)
+    assert left.x1 <= right.x0
 
 
 def test_without_the_variable_figures_and_films_have_one_form(monkeypatch):
