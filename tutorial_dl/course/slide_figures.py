@@ -15,6 +15,7 @@ import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, Tick
+from matplotlib.legend import Legend
 from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, FixedLocator
 from matplotlib.transforms import Bbox
@@ -37,6 +38,8 @@ def png(figure: Figure, width: int, height: int) -> tuple[bytes, list[str]]:
     with matplotlib.rc_context(RC):
         for thins in (False, False, True):  # the layout decides what fits, and depends on it
             _wrap_titles(figure)
+            for legend in list(figure.legends):
+                _make_narrow(legend, figure)
             figure.draw_without_rendering()
             for ax in figure.axes if thins else ():
                 for axis in (ax.xaxis, ax.yaxis):
@@ -88,10 +91,25 @@ def _room(ax: Axes) -> float:
     return min(beside, default=figure.bbox.x1) - ax.bbox.x0
 
 
+def _make_narrow(legend: Legend, figure: Figure) -> None:
+    """Give a legend below all panels fewer columns, if it is wider than the figure."""
+    texts = [text.get_text() for text in legend.get_texts()]
+    columns = legend._ncols
+    while columns > 1 and _box(legend).width > figure.bbox.width:
+        columns -= 1
+        legend.remove()
+        legend = figure.legend(
+            legend.legend_handles, texts, loc="outside lower center", ncols=columns,
+            title=legend.get_title().get_text() or None,
+        )  # fmt: skip
+        for text in (*legend.get_texts(), legend.get_title()):
+            text.set_fontsize(max(text.get_fontsize(), SMALLEST))
+
+
 def _share_of_height(ax: Axes) -> float:
     figure, spec = ax.get_figure(root=True), ax.get_subplotspec()
     share = len(spec.rowspan) / spec.get_gridspec().nrows if spec else 1
-    return figure.bbox.height * share * 0.75
+    return figure.bbox.height * share * 0.8
 
 
 def _wrap(text: Text, room: float, side: str) -> None:
@@ -101,7 +119,9 @@ def _wrap(text: Text, room: float, side: str) -> None:
     for lines in range(2, 5):
         if getattr(_box(text), side) <= room:
             return
-        text.set_text(textwrap.fill(words, max(8, round(1.15 * len(words) / lines))))
+        text.set_text(
+            textwrap.fill(words, max(8, round(1.15 * len(words) / lines)), break_long_words=False)
+        )
 
 
 def _is_seen(artist: Artist | None) -> bool:

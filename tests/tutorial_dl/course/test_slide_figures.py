@@ -58,3 +58,13 @@ def test_numbers_that_stay_outside_the_axes_do_not_count(ax):
     ax.set_xticks([0, 0.5, 1, 90], ["0", "0.5", "1", "90"])
     ax.set_xlim(0, 1)
     assert slide_figures.png(ax.figure, 700, 400)[1] == []
+
+
+def test_a_legend_that_is_too_wide_gets_fewer_columns(ax):
+    names = [f"a long entry, number {number}" for number in range(6)]
+    handles = [ax.plot([0, 1], label=name)[0] for name in names]
+    ax.figure.legend(handles, names, loc="outside lower center", ncols=6, title="entries")
+    assert slide_figures.png(ax.figure, 1100, 500)[1] == []
+    (legend,) = ax.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == names
+    assert legend.get_title().get_text() == "entries"

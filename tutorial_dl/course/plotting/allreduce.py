@@ -43,7 +43,7 @@ def timetable(ranks: int = 4) -> style.Figure:
             sent = sum(messages[0].part for messages in plan)
             long.set_title(f"{name}: {sent:g} vectors")
             long.set_xticks(range(ranks), [f"rank {r}" for r in range(ranks)])
-        labels = ("short vector:\ntime (latencies)", "long vector:\ntime (vectors)")
+        labels = ("short vector:\ntime", "long vector:\ntime")
         for ax, label in zip(grid[:, 0], labels, strict=True):
             ax.set_ylabel(label)
             ax.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -309,6 +309,8 @@ def side_by_side(*panels: Mapping, sharey: bool = True) -> style.Figure:
         for ax, arguments in zip(grid[0], panels, strict=True):
             allreduce_times(**arguments, ax=ax)
             ax.get_legend().remove()  # one legend for all panels, below them
+            if sharey and ax is not grid[0][0]:
+                ax.set_ylabel("")
             for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
                 entries[label] = handle
         figure.legend(
