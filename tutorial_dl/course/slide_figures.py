@@ -38,6 +38,7 @@ def png(figure: Figure, width: int, height: int) -> tuple[bytes, list[str]]:
     with matplotlib.rc_context(RC):
         for thins in (False, False, True):  # the layout decides what fits, and depends on it
             _wrap_titles(figure)
+            _move_legends(figure)
             for legend in list(figure.legends):
                 _make_narrow(legend, figure)
             figure.draw_without_rendering()
@@ -55,14 +56,14 @@ def _box(artist: Artist) -> Bbox:
 
 
 def _thin_out(axis: Axis) -> None:
-    """Leave every second label of numbers, if neighbours touch."""
+    """Leave every second label, if neighbours touch and the labels are numbers, or numbered."""
     while True:
         shown = [
             tick for tick in axis.get_major_ticks() if _is_seen(tick.label1) and _within(axis, tick)
         ]
         boxes = [_box(tick.label1).padded(2) for tick in shown]
-        numbers = all(any(c.isdigit() for c in tick.label1.get_text()) for tick in shown)
-        if len(shown) < 3 or not numbers or not any(a.overlaps(b) for a, b in pairwise(boxes)):
+        words = [tick for tick in shown if not any(map(str.isdigit, tick.label1.get_text()))]
+        if len(shown) < 3 or len(words) > 1 or not any(a.overlaps(b) for a, b in pairwise(boxes)):
             return
         kept = {id(tick) for tick in shown[::2]}
         labels = [
@@ -89,6 +90,27 @@ def _room(ax: Axes) -> float:
     figure = ax.get_figure(root=True)
     beside = (other.bbox.x0 for other in figure.axes if other.bbox.x0 > ax.bbox.x1)
     return min(beside, default=figure.bbox.x1) - ax.bbox.x0
+
+
+def _move_legends(figure: Figure) -> None:
+    """Put legends of panels that take too much room below all panels; equal entries once."""
+    if len(figure.axes) == 1 or figure.legends:
+        return
+    figure.draw_without_rendering()
+    moved = {}
+    for ax in figure.axes:
+        if legend := ax.get_legend():
+            box = _box(legend)
+            beside = box.x0 > ax.bbox.x1 - 1
+            room = 0.33 * figure.bbox.width if beside else 0.5 * ax.bbox.width
+            if box.width > room:
+                names = [text.get_text() for text in legend.get_texts()]
+                moved.update(zip(names, legend.legend_handles, strict=True))
+                legend.remove()
+    if moved:
+        figure.legend(
+            moved.values(), moved, loc="outside lower center", ncols=len(moved)
+        )  # fmt: skip
 
 
 def _make_narrow(legend: Legend, figure: Figure) -> None:

@@ -68,3 +68,17 @@ def test_a_legend_that_is_too_wide_gets_fewer_columns(ax):
     (legend,) = ax.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == names
     assert legend.get_title().get_text() == "entries"
+
+
+def test_legends_that_fill_narrow_panels_become_one_below_them():
+    with figure_style.panels(1, 3) as (figure, (panels,)):
+        for ax in panels:
+            ax.plot([0, 1], label="predicted")
+            ax.plot([1, 0], label="measured a hundred times")
+            ax.legend()
+    slide_figures.png(figure, 1100, 500)
+    assert [ax.get_legend() for ax in panels] == [None] * 3
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["predicted", "measured a hundred times"]
+    assert not any(ax.bbox.overlaps(legend.get_window_extent()) for ax in panels)
