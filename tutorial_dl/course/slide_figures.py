@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -35,7 +36,8 @@ def png(figure: Figure, width: int, height: int) -> tuple[bytes, list[str]]:
     figure.set_size_inches(width / SLIDE_DPI, height / SLIDE_DPI)
     for text in figure.findobj(Text):
         text.set_fontsize(max(text.get_fontsize(), SMALLEST))
-    with matplotlib.rc_context(RC):
+    with matplotlib.rc_context(RC), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of layouts that are not yet possible
         for thins in (False, False, True):  # the layout decides what fits, and depends on it
             _wrap_titles(figure)
             _move_legends(figure)
