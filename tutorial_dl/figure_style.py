@@ -31,6 +31,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.patches import FancyArrowPatch, Patch
+from matplotlib.text import Text
 from matplotlib.ticker import NullLocator
 
 __all__ = ["Figure", "Film"]  # the rest is for the files of this package: style.axes, style.BLUE
@@ -56,6 +57,7 @@ KEPT_FIGURE, KEPT_FILM = "application/x-pickled-figure", "application/x-large-gi
 # Pixels of a slide, 1280 wide, per inch of a figure: 9 points there are 18 points on a page of
 # 13.3 by 7.5 inches.
 SLIDE_DPI = 192
+SLIDE_TYPE = 9  # points, at least
 SLIDE_FILM = (1152, 520)  # pixels
 
 RC = {
@@ -113,6 +115,8 @@ class Film:
             page = np.array(SLIDE_FILM) / SLIDE_DPI
             forms[KEPT_FILM] = _FilmForm(page, SLIDE_DPI)
         for number, _ in enumerate(frames):
+            if KEPT_FILM in forms:
+                enlarge_type(figure)
             if number == 0:
                 for form in forms.values():
                     form.lay_out(canvas)
@@ -172,6 +176,12 @@ class _FilmForm:
         data = io.BytesIO()
         first.save(data, "gif", save_all=True, append_images=others, duration=list(waits), loop=0)
         return data.getvalue()
+
+
+def enlarge_type(figure: MatplotlibFigure) -> None:
+    """Make all type large enough for a slide."""
+    for text in figure.findobj(Text):
+        text.set_fontsize(max(text.get_fontsize(), SLIDE_TYPE))
 
 
 def _text_of(data: bytes) -> str:

@@ -21,9 +21,8 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, FixedLocator
 from matplotlib.transforms import Bbox
 
-from ..figure_style import RC, SLIDE_DPI, Figure
+from ..figure_style import RC, SLIDE_DPI, Figure, enlarge_type
 
-SMALLEST = 9  # points of a figure are 18 of a slide
 FINER = 2  # pixels of the picture per pixel of the slide
 
 
@@ -34,8 +33,7 @@ def png(figure: Figure, width: int, height: int) -> tuple[bytes, list[str]]:
     """
     figure.set_dpi(SLIDE_DPI)
     figure.set_size_inches(width / SLIDE_DPI, height / SLIDE_DPI)
-    for text in figure.findobj(Text):
-        text.set_fontsize(max(text.get_fontsize(), SMALLEST))
+    enlarge_type(figure)
     with matplotlib.rc_context(RC), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of layouts that are not yet possible
         for thins in (False, False, True):  # the layout decides what fits, and depends on it
@@ -126,8 +124,7 @@ def _make_narrow(legend: Legend, figure: Figure) -> None:
             legend.legend_handles, texts, loc="outside lower center", ncols=columns,
             title=legend.get_title().get_text() or None,
         )  # fmt: skip
-        for text in (*legend.get_texts(), legend.get_title()):
-            text.set_fontsize(max(text.get_fontsize(), SMALLEST))
+        enlarge_type(figure)
 
 
 def _share_of_height(ax: Axes) -> float:

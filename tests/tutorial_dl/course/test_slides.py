@@ -158,6 +158,7 @@ def test_each_form_of_a_film_has_a_layout_of_its_own(monkeypatch):
     with figure_style.panels(1, 2, width=8) as (figure, (panels,)):
         for ax in panels:
             ax.set(xlabel="x", ylabel="a label that is rather long")
+            ax.text(0.5, 0.5, "small", size=6)
         film = figure_style.Film(figure, iter([None, None]))
     assert Image.open(io.BytesIO(film.gif)).size == (1600, 400)
     # The figure is left in the form for slides.
@@ -166,6 +167,7 @@ def test_each_form_of_a_film_has_a_layout_of_its_own(monkeypatch):
     left, right = (ax.get_tightbbox() for ax in panels)
     assert figure.bbox.contains(*left.min) and figure.bbox.contains(*right.max)
     assert left.x1 <= right.x0
+    assert panels[0].texts[0].get_fontsize() == figure_style.SLIDE_TYPE
 
 
 def test_without_the_variable_figures_and_films_have_one_form(monkeypatch):
