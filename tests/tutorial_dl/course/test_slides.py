@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import pickle
 import re
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from tutorial_dl import figure_style
 from tutorial_dl.course import slides
 from tutorial_dl.course.names import NOTEBOOKS
 from tutorial_dl.course.numbers import NUMBERS
+from tutorial_dl.figure_style import KEPT_FIGURE
+from tutorial_dl.layout import Layout
 
 ROOT = Path(__file__).parents[3]
 NAMES = {*NUMBERS, "date", "machine"}
@@ -168,6 +171,12 @@ def test_each_form_of_a_film_has_a_layout_of_its_own(monkeypatch):
     assert figure.bbox.contains(*left.min) and figure.bbox.contains(*right.max)
     assert left.x1 <= right.x0
     assert panels[0].texts[0].get_fontsize() == figure_style.SLIDE_TYPE
+
+
+def test_a_layout_is_kept_as_its_figure(monkeypatch):
+    monkeypatch.setenv(figure_style.KEEP, "1")
+    kept = pickle.loads(base64.b64decode(Layout(workers=2)._repr_mimebundle_()[KEPT_FIGURE]))
+    assert isinstance(kept, figure_style.Figure) and kept.axes[0].get_title(loc="left")
 
 
 def test_without_the_variable_figures_and_films_have_one_form(monkeypatch):

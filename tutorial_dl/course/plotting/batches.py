@@ -59,7 +59,8 @@ def batch_errors(
     style.log_x(ax, batches)
     style.log_y(ax)
     if per_rank:
-        upper = ax.secondary_xaxis("top")
+        # The same axis again. Matplotlib's own functions for that can't be pickled.
+        upper = ax.secondary_xaxis("top", functions=(np.positive, np.positive))
         upper.set_xticks(batches, [f"{batch / per_rank:g}" for batch in batches])
         upper.xaxis.set_minor_locator(NullLocator())
         upper.set_xlabel(f"ranks of {per_rank} samples each")
