@@ -34,6 +34,7 @@ def png(figure: Figure, width: int, height: int) -> tuple[bytes, list[str]]:
     figure.set_dpi(SLIDE_DPI)
     figure.set_size_inches(width / SLIDE_DPI, height / SLIDE_DPI)
     enlarge_type(figure)
+    figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04)  # inches; some figures ask for more
     with matplotlib.rc_context(RC), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of layouts that are not yet possible
         for thins in (False, False, True):  # the layout decides what fits, and depends on it

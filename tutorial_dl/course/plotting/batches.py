@@ -68,7 +68,7 @@ def batch_errors(
 
 @style.one_panel(
     "The largest stable rate while the network learns", "updates", "learning rate",
-    width=7.6, legend="lower left",
+    width=7.6, legend="upper center",
 )  # fmt: skip
 def stable_rates(ax, updates: Sequence[int], limits: np.ndarray, asked: Mapping[str, float]):
     """The largest stable learning rate during training, one line per run, and requested rates.
