@@ -129,9 +129,10 @@ def _make_narrow(legend: Legend, figure: Figure) -> None:
 
 
 def _share_of_height(ax: Axes) -> float:
+    """Pixels for the label of the y axis: little more than the axes, as far as they have a size."""
     figure, spec = ax.get_figure(root=True), ax.get_subplotspec()
     share = len(spec.rowspan) / spec.get_gridspec().nrows if spec else 1
-    return figure.bbox.height * share * 0.8
+    return min(0.8 * share * figure.bbox.height, max(1.2 * ax.bbox.height, 150))
 
 
 def _wrap(text: Text, room: float, side: str) -> None:
