@@ -89,7 +89,8 @@ def _wrap_titles(figure: Figure) -> None:
 def _room(ax: Axes) -> float:
     """Pixels from the left end of the axes to the next panel, or to the end of the figure."""
     figure = ax.get_figure(root=True)
-    beside = (other.bbox.x0 for other in figure.axes if other.bbox.x0 > ax.bbox.x1)
+    others = (other for other in figure.axes if other.bbox.x0 > ax.bbox.x1)
+    beside = (other.get_tightbbox().x0 for other in others)
     return min(beside, default=figure.bbox.x1) - ax.bbox.x0
 
 
@@ -156,10 +157,11 @@ def _is_seen(artist: Artist | None) -> bool:
 def _flaws(figure: Figure) -> Iterator[str]:
     """What of a figure's words can't be read."""
     ticks = {
-        id(tick.label1)
+        id(label)
         for ax in figure.axes
         for axis in (ax.xaxis, ax.yaxis)
         for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
+        for label in (tick.label1, tick.label2)
         if not axis.get_visible() or not ax.axison or not _within(axis, tick)
     }
     texts = [one for one in figure.findobj(Text) if _is_seen(one) and id(one) not in ticks]
@@ -178,4 +180,4 @@ def _flaws(figure: Figure) -> Iterator[str]:
 
 def _within(axis: Axis, tick: Tick) -> bool:
     low, high = sorted(axis.get_view_interval())
-    return low <= tick.get_loc() <= high and tick.label1.get_visible()
+    return low <= tick.get_loc() <= high
