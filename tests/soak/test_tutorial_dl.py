@@ -10,6 +10,8 @@ from pathlib import Path
 import clock
 import pytest
 
+from tutorial_dl import bench
+
 MESSAGES = {"NUMBA_KERNELS_WINDOW": "0"}
 NODES = {"NUMBA_KERNELS_NODE": "2"}
 
@@ -129,7 +131,6 @@ def test_networks_of_the_bench(on_ranks, tests, record):
 
 def test_bubbles_of_pipelines(record):
     from numba_kernels.bench import one_run
-    from tutorial_dl import bench
     from tutorial_dl.bench.pipelines import merged
 
     rows = merged([one_run(bench.PIPELINES, 2, 20.0, full=False) for _ in range(bench.STARTS)])
@@ -142,12 +143,12 @@ def test_bubbles_of_pipelines(record):
     record("bubble of zb_h1, of 1f1b's, m = S = 2", "< 0.67", f"{ratio:.2f}", ratio < 2 / 3)
 
 
-def test_throughput_of_pipelines(record):
+@pytest.mark.parametrize("part", [bench.THROUGHPUT, bench.TENSOR_PART])
+def test_throughput_of_divided_models(record, part):
     from numba_kernels.bench import one_run
     from numba_kernels.bench.rows import merge
-    from tutorial_dl import bench
 
-    for one in merge([one_run(bench.THROUGHPUT, 2, 30.0, full=False) for _ in range(bench.STARTS)]):
+    for one in merge([one_run(part, 2, 30.0, full=False) for _ in range(bench.STARTS)]):
         found = one["fraction_of_limit"]
         name = f"{one['what']}, {one['algorithm']}, 2 ranks; {one['peer']}"
         record(name, "0.85 of ideal", f"{found:.2f}", found >= 0.85)

@@ -1,10 +1,11 @@
 """`python -m tutorial_dl bench`: whole training steps of networks, compared with Keras and PyTorch.
 
 On two ranks or more, it also measures the bubble of pipelines (pipelines.py). `bench pipelines`
-measures only these, and their throughput (pipeline_throughput.py). `bench gans` measures GANs
-(gans.py), `bench gan-strategies` trains one by every strategy (gan_strategies.py), and `bench
-digits-gan` and `shower-gan` train these GANs with several seeds (gan_quality.py). `bench sharding`
-measures the memory of ranks that divide a model (sharding.py).
+measures only these, and their throughput (pipeline_throughput.py); `bench tensor` that of a tensor
+group (tensor_throughput.py). `bench gans` measures GANs (gans.py), `bench gan-strategies` trains
+one by every strategy (gan_strategies.py), and `bench digits-gan` and `shower-gan` train these GANs
+with several seeds (gan_quality.py). `bench sharding` measures the memory of ranks that divide a
+model (sharding.py).
 
 Ranks are started several times. PyTorch (DistributedDataParallel, or its pipelines) takes its turn
 between two starts, if torch is in this environment or in that of the Python named by
@@ -28,13 +29,14 @@ from numba_kernels.bench import check_file, facts, one_run
 from numba_kernels.bench.rows import merge, table
 
 STARTS, SECONDS = 3, 60.0  # starts of the ranks; seconds of measuring in all starts, DDP excluded
-NETWORK_STEPS, PIPELINE_STEPS, SHARDING = "networks", "pipelines", "sharding"
+NETWORK_STEPS, PIPELINE_STEPS, TENSOR, SHARDING = "networks", "pipelines", "tensor", "sharding"
 GANS, GAN_STRATEGIES = "gans", "gan-strategies"
 GAN_RUNS = "digits-gan", "shower-gan"
-KINDS = NETWORK_STEPS, PIPELINE_STEPS, GANS, GAN_STRATEGIES, *GAN_RUNS, SHARDING
+KINDS = NETWORK_STEPS, PIPELINE_STEPS, TENSOR, GANS, GAN_STRATEGIES, *GAN_RUNS, SHARDING
 GAN_PART, OVERLAP = "tutorial_dl.bench.gans", "tutorial_dl.bench.gan_overlap"
 PART, PIPELINES = "tutorial_dl.bench.networks", "tutorial_dl.bench.pipelines"
 THROUGHPUT = "tutorial_dl.bench.pipeline_throughput"
+TENSOR_PART = "tutorial_dl.bench.tensor_throughput"
 PIPELINES_SHARE = 0.4  # of the seconds, in addition
 TORCH = "TUTORIAL_DL_TORCH"
 DDP, TORCH_PIPELINE = "torch DDP over gloo", "torch pipelining over gloo"
@@ -138,8 +140,16 @@ def main(
         found = overlap + merge([one_run(GAN_PART, ranks, seconds * 2 / 3, full=False)])
         finish(about({GAN_PART: 1, OVERLAP: 1}, found), path, file, table)
         return
-    if what == PIPELINE_STEPS and ranks < 2:
-        raise ValueError(f"-n must be at least 2 for pipelines, got {ranks}")
+    if what in (PIPELINE_STEPS, TENSOR) and ranks < 2:
+        raise ValueError(f"-n must be at least 2 for {what}, got {ranks}")
+    if what == TENSOR:
+        from .tensor_throughput import text
+
+        about = facts()
+        starts = [one_run(TENSOR_PART, ranks, seconds / STARTS, full=False) for _ in range(STARTS)]
+        found = about({TENSOR_PART: STARTS}, merge(starts))
+        finish(found, path, file, lambda result: f"{table(result)}\n\n{text(result['rows'])}")
+        return
     torch = torch_python()
     what_for = "pipelining" if what == PIPELINE_STEPS else "DDP"
     measured = measure_pipelines if what == PIPELINE_STEPS else measure
