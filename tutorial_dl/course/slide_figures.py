@@ -77,10 +77,11 @@ def _thin_out(axis: Axis) -> None:
 
 def _wrap_titles(figure: Figure) -> None:
     """Break titles and labels of axes that are longer than their room."""
-    if figure._suptitle is not None:
-        _wrap(figure._suptitle, figure.bbox.width, "width")
+    for text in figure.texts:  # the title of the whole
+        _wrap(text, figure.bbox.width, "width")
     for ax in figure.axes:
-        for text in (ax.title, ax._left_title, ax._right_title):
+        titles = {one for one in ax.get_children() if isinstance(one, Text)} - {*ax.texts}
+        for text in titles:
             _wrap(text, _room(ax), "width")
         _wrap(ax.xaxis.label, _room(ax), "width")
         _wrap(ax.yaxis.label, _share_of_height(ax), "height")
@@ -118,7 +119,7 @@ def _move_legends(figure: Figure) -> None:
 def _make_narrow(legend: Legend, figure: Figure) -> None:
     """Give a legend below all panels fewer columns, if it is wider than the figure."""
     texts = [text.get_text() for text in legend.get_texts()]
-    columns = legend._ncols
+    columns = len(texts)
     while columns > 1 and _box(legend).width > figure.bbox.width:
         columns -= 1
         legend.remove()
