@@ -9,9 +9,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .launcher import local_ranks
+from .launcher import local_ranks, under_mpi
 
 MOST_RANKS = 1024  # more on one node is probably a typing error
+MOST_PER_CORE = 8  # ranks that are of use; the notebooks start up to eight on two cores
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -75,6 +76,19 @@ def set_threads(ranks_on_node: int | None = None) -> int:
     threads = threads_per_rank(local_ranks() if ranks_on_node is None else ranks_on_node)
     os.environ.update(thread_environment(threads))
     return threads
+
+
+def share_cores() -> None:
+    """Give this rank its share of the cores if mpiexec or srun started it and nothing else does.
+
+    Libraries that are loaded already (NumPy's BLAS, OpenMP) get it now, others when they are
+    loaded. Without this, each of n ranks would compute on all cores, many times more slowly.
+    Variables that are set (`OMP_NUM_THREADS` ...) decide instead, whatever they say.
+    """
+    if under_mpi() and not any(name in os.environ for name in THREAD_VARIABLES):
+        import threadpoolctl
+
+        threadpoolctl.threadpool_limits(set_threads())
 
 
 def check_ranks(n: int) -> int:

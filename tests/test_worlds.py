@@ -1,6 +1,7 @@
 """Ranks that serve many tests: an error in one call fails that call and not the next one."""
 
 import atexit
+import contextlib
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import leftovers
@@ -193,6 +195,31 @@ def test_calls_that_fail(worlds):
         after = ask(worlds, pid)
         assert after != before and ask(worlds, pid) == after, function.__name__
         before = after
+
+
+def names_shared_memory():
+    import mpi4py.MPI  # noqa: F401
+
+    print(*re.findall(r"/dev/shm/\S+", Path("/proc/self/maps").read_text()))
+
+
+def test_a_killed_world_leaves_no_shared_memory(worlds):
+    """Not even if its ranks are stopped, and the process that would kill them, too."""
+    files = set(map(Path, ask(worlds, names_shared_memory).split()))
+    [world] = worlds.kept.values()
+    ranks = {psutil.Process(pid) for pid in world.pids.values()}
+    stopped = ranks | {rank.parent() for rank in ranks}
+    assert any(file.exists() for file in files)
+    worlds.kept.clear()
+    for each in stopped:
+        each.suspend()
+    try:
+        world.kill()
+        assert not any(file.exists() for file in files)
+    finally:
+        for each in stopped:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.resume()
 
 
 def leaves_a_grandchild():

@@ -37,7 +37,7 @@ def main() -> None:
         if not hasattr(error, "format_message"):  # not an error of the command line, but a defect
             sys.stderr = sys.__stderr__
             raise
-        text = " ".join(error.format_message().split())
+        text = " ".join(error.format_message().split()).replace("Value error, ", "")
         if text:  # without a command, help was shown
             print(f"error: {text.rstrip('.')}; see --help", file=sys.stderr)
         status = 2

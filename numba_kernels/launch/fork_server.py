@@ -34,7 +34,6 @@ import signal
 import socket
 import subprocess
 import sys
-import traceback
 from typing import NamedTuple
 
 from .guard import PR_SET_PDEATHSIG, prctl
@@ -261,14 +260,16 @@ def ends_with_parent() -> None:
 
 
 def preload(module: str) -> str:
-    """Import the module; returns why no rank can be forked afterwards, or ""."""
+    """Import the module; returns why no rank can be forked afterwards, or "". An error is told."""
     threads = os.environ.get(BLAS)
     os.environ[BLAS] = "1"
     gc.disable()
     try:
         importlib.import_module(module)
-    except Exception:  # a rank will say what is wrong, if it needs it
-        return traceback.format_exc()
+    except Exception as error:  # a rank will say where it is wrong, if it needs it
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        print(f"each rank imports for itself, as {module} failed: {why}", file=sys.stderr)
+        return why
     finally:
         os.environ.pop(BLAS)
         if threads is not None:

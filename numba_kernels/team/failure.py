@@ -17,7 +17,7 @@ from mpi4py import MPI, rc
 
 from ..allreduce import messages
 from ..errors import MismatchError, PeerError, TeamError
-from .mailbox import LEFT, Kind, Letter, Mailbox, audience, cause_first
+from .mailbox import FAILURES, LEFT, Kind, Letter, Mailbox, audience, cause_first
 from .stall import has_ended
 
 live: weakref.WeakSet[Failing] = weakref.WeakSet()
@@ -38,6 +38,7 @@ class Failing:
     # What ranks do, for errors and reports: {1: "stage 1"} makes it "rank 1 (stage 1) failed".
     roles: Mapping[int, str] = MappingProxyType({})
     buffers: tuple = ()  # arrays of the call that this rank waits in
+    sets_up = False  # it has left all calls of the last generation, and makes the next one
     attempt = 0  # to make a team of the ranks that are left (regrouping.py)
     # The team that it was made from when ranks were lost, the attempt, and the ranks there.
     origin: tuple[Failing, int, list[int]] | None = None
@@ -76,7 +77,9 @@ class Failing:
         mail = self.letters
         if mail is None:
             return
-        if not fresh:
+        # If not told, an interrupt ended the call that had begun to tell them.
+        told = not mail.said.isdisjoint(FAILURES)
+        if not fresh and told:
             # Other ranks may already be recovering, and would wait for this rank.
             if again:
                 mail.post(Kind.AGAIN, text)
@@ -97,7 +100,8 @@ class Failing:
         known = mail.settle(0.02)  # MPI may need several polls to show a letter that has arrived
         self.is_cause = not (peer or any(note.kind == Kind.FAILED for note in known))
         first, text = (error.cause, error.reason) if peer and heard else (self.rank, text)
-        mail.post(Kind.FAILED if self.is_cause else Kind.FOLLOWED, text, (first, 0, 0))
+        kind = Kind.FAILED if self.is_cause else Kind.FOLLOWED
+        mail.post(kind, text, (first, 0, self.count))
 
     def refuse_after(self, error: BaseException, text: str) -> None:
         """Let every further call raise `error`, until the team is recovered."""
@@ -138,14 +142,20 @@ class Failing:
         if mail is None:
             return
         mail.collect()
-        for letter in sorted([*mail.failures.values(), *mail.fails_again()], key=cause_first):
+        letters = sorted([*mail.failures.values(), *mail.fails_again()], key=cause_first)
+        if self.sets_up:
+            # A rank that has called the team again has seen all ranks do their part of setting up,
+            # so this rank will be through, too. It hears of that failure in its next call.
+            letters = [letter for letter in letters if letter.count == 0]
+        for letter in letters:
             if letter.kind == Kind.MISMATCH:
                 raise self._mismatch_told(letter)
             raise letter.error()
         for rank in mail.recovering.keys() - mail.failures.keys():
             raise PeerError(rank, "it is recovering from a failure of its own")
+        now = mail.generation, self.count + self.sets_up
         for letter in mail.ended.values():
-            if (letter.generation, letter.call[0]) < (mail.generation, self.count):
+            if (letter.generation, letter.call[0]) < now:
                 raise PeerError(letter.rank, LEFT)
 
     def heed_for(self, part) -> None:

@@ -7,10 +7,12 @@ A team that failed and was recovered is in its next *generation*. Ranks pass fro
 the next at different moments, so every letter carries the generation it belongs to.
 """
 
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import methodcaller
 
 import numpy as np
 from mpi4py import MPI
@@ -18,7 +20,7 @@ from mpi4py import MPI
 from ..errors import PeerError
 
 TEXT = 1000  # bytes of a letter's text at most, so that MPI sends it eagerly
-HEAD = 6 * 8
+HEAD = 7 * 8
 TAG = 1
 
 
@@ -43,8 +45,8 @@ class Letter:
     """One message; `text` is the error message, if any.
 
     `generation` is the team's, `cell` the notebook cell that the sender was in (0: none). `call` is
-    (number of collectives that the sender has begun, code of the call, length); of a FOLLOWED
-    letter (the rank that failed first, 0, 0).
+    (number of collectives that the sender has begun, code of the call, length); of a FAILED or
+    FOLLOWED letter (the rank that failed first, 0, that number).
     """
 
     rank: int
@@ -53,6 +55,11 @@ class Letter:
     generation: int = 0
     cell: int = 0
     call: tuple[int, int, int] = (0, 0, 0)
+
+    @property
+    def count(self) -> int:
+        """How many collectives the sender of a failure had begun."""
+        return self.call[2 if self.kind in (FAILED, FOLLOWED) else 0]
 
     def error(self) -> PeerError:
         return PeerError(self.rank, self.text, self.call[0] if self.kind == FOLLOWED else None)
@@ -88,6 +95,11 @@ class Mailbox:
         self.heard: dict[int, tuple[int, Letter]] = {}  # how many came from a rank, and the latest
         self.settled: dict[int, int] = {}  # how many of a rank's no longer count (Failing.heed_for)
         self._early: list[Letter] = []
+        # Messages that have arrived and are not filed yet, with buffers for them.
+        self._arrived: list[tuple[MPI.Message, np.ndarray, MPI.Status]] = []
+        # A rank may fail on one thread while it waits on another one. It may fail within `collect`,
+        # too, in a handler of a signal, so the thread that has the lock can have it again.
+        self._lock = threading.RLock()
         self._sent: list[tuple[MPI.Request, np.ndarray]] = []
         self._begin()
 
@@ -103,9 +115,12 @@ class Mailbox:
         """Forget this generation's letters; some of the next one may have arrived already."""
         self.generation += 1
         self._begin()
-        early, self._early = self._early, []
-        for letter in early:
+        self._file_early()
+
+    def _file_early(self) -> None:
+        for letter in [each for each in self._early if each.generation <= self.generation]:
             self._file(letter)
+        self._early[:] = [each for each in self._early if each.generation > self.generation]
 
     def fails_again(self, rank: int | None = None) -> list[Letter]:
         """Return AGAIN letters that are not from an earlier cell; those of `rank`, if given."""
@@ -116,29 +131,47 @@ class Mailbox:
         self, kind: Kind, text: str = "", call=(0, 0, 0), to: Iterable[int] | None = None
     ) -> None:
         """Send one letter to every other rank, or to the ranks `to`, but not to lost ones."""
-        self.said.add(kind)
-        self.told += kind in FAILURES
-        head = np.array([kind, self.generation, self.cell, *call], np.int64).tobytes()
-        envelope = np.frombuffer(head + text.encode()[:TEXT], np.uint8)
-        self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
-        for rank in range(self.comm.size) if to is None else to:
-            if rank != self.comm.rank and rank not in self.lost:
-                self._sent.append((self.comm.Isend([envelope, MPI.BYTE], rank, TAG), envelope))
+        with self._lock:
+            self.told += kind in FAILURES
+            words = [kind, self.generation, self.cell, *call, self.told]
+            head = np.array(words, np.int64).tobytes()
+            envelope = np.frombuffer(head + text.encode()[:TEXT], np.uint8)
+            self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
+            for rank in range(self.comm.size) if to is None else to:
+                if rank != self.comm.rank and rank not in self.lost:
+                    self._sent.append((self.comm.Isend([envelope, MPI.BYTE], rank, TAG), envelope))
+            self.said.add(kind)  # an interrupt before this: not all have been told, see `abort`
 
     def collect(self) -> None:
-        """File the letters that have arrived so far. Does not wait."""
-        status = MPI.Status()
-        while self.comm.Iprobe(MPI.ANY_SOURCE, TAG, status):
-            content = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-            request = self.comm.Irecv([content, MPI.BYTE], status.source, TAG)
-            while not request.Test():  # the message has arrived: this only copies it
-                time.sleep(0)
-            kind, generation, cell, *call = map(int, content[:HEAD].view(np.int64))
-            text = content[HEAD:].tobytes().decode(errors="replace")
-            letter = Letter(status.source, Kind(kind), text, generation, cell, tuple(call))
-            if kind in FAILURES:
-                self.heard[letter.rank] = self.heard.get(letter.rank, (0,))[0] + 1, letter
-            self._file(letter)
+        """File the letters that have arrived so far. Does not wait.
+
+        A letter is lost to no exception that a signal raises here: `_arrived` has it until it is
+        filed. (Python handles signals between two of its instructions, but not within calls of
+        functions in C, so what must not be parted is done in one: a map of a filter.)
+        """
+        with self._lock:
+            self._file_early()  # if an interrupt ended `next_generation`
+            while True:
+                buffer, status = np.empty(HEAD + TEXT, np.uint8), MPI.Status()
+                found = filter(None, map(self.comm.Improbe, [MPI.ANY_SOURCE], [TAG]))
+                self._arrived.extend(zip(found, [buffer], [status], strict=False))
+                first = next(iter(self._arrived), None)
+                if first is None:
+                    return
+                self._read(*first)
+                self._arrived[:] = [each for each in self._arrived if each is not first]
+
+    def _read(self, message: MPI.Message, buffer: np.ndarray, status: MPI.Status) -> None:
+        # This only copies what has arrived. A message that has been received is false.
+        receive = methodcaller("Recv", [buffer, MPI.BYTE], status)
+        list(map(receive, filter(None, [message])))
+        content = buffer[: status.Get_count(MPI.BYTE)]
+        kind, generation, cell, *call, told = map(int, content[:HEAD].view(np.int64))
+        text = content[HEAD:].tobytes().decode(errors="replace")
+        letter = Letter(status.source, Kind(kind), text, generation, cell, tuple(call))
+        if kind in FAILURES:
+            self.heard[letter.rank] = told, letter
+        self._file(letter)
 
     def _file(self, letter: Letter) -> None:
         if letter.kind == ENDED:

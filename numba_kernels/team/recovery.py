@@ -6,17 +6,20 @@
 
 1. Every rank announces that it has left all calls of this generation, and waits until all have done
    so. From then on no rank reads the board or sends data.
-2. Messages still in flight are received and discarded (messages.Flush).
-3. The ranks clear their parts of the board and make a new communicator (docs/design.md says why).
-   As all take part in making it, each one knows afterwards that all parts of the board are cleared.
+2. The ranks clear their parts of the board. Messages still in flight are received and discarded
+   (messages.Flush). Then they make a new communicator (docs/design.md says why). As all take part
+   in making it, each one knows afterwards that all parts of the board are cleared.
+3. If the world has failed on any rank, and all its ranks are in the team, it is recovered, too.
 
-A rank that is interrupted meanwhile can call `recover` again, which continues where it was. Windows
-stay as they are: arrays of `team.empty` remain usable, with the values that the failed call left.
+A rank that is interrupted meanwhile can call `recover` again, which continues where it was: each
+rank discards the messages of communicator 0, makes 1, discards those of 1, makes 2 and so on, in
+this order, however often it fails in between. A rank that fails after it has been through does not
+disturb the others, which are through soon. Windows stay as they are: arrays of `team.empty` remain
+usable, with the values that the failed call left.
 """
 
 import time
 
-from ..allreduce import messages
 from ..errors import DeadlineError, PeerError, TeamError
 from .mailbox import AGAIN, LEFT, RECOVERS, cause_first
 from .stall import NO_CALL, Watch
@@ -27,10 +30,6 @@ def recover(team, seconds: float | None) -> None:
     while True:
         mail.post(RECOVERS)  # again even if posted before: this rank may have been interrupted
         _poll(team, seconds, lambda: others - mail.recovering.keys())
-        if team.routes:
-            team.flush = team.flush or messages.Flush(team.comm, team.abandoned)
-            _poll(team, seconds, team.flush.missing)
-            team.flush = None
         team.next_generation()
         if not mail.failures:
             break
@@ -48,6 +47,8 @@ def _poll(team, seconds: float | None, missing) -> None:
         with Watch(team) as watch:
             while True:
                 mail.collect()
+                if team.heeds is not None:
+                    team.heeds.heed()
                 late = sorted(missing())
                 waited = time.monotonic() - started
                 watch.absent = late

@@ -30,6 +30,7 @@ from ..allreduce import calls, gather, ring, shared_memory, staged, tree
 from ..allreduce.dispatch import allreduce as _allreduce
 from ..allreduce.elementwise import bounds, convert, op_code
 from ..allreduce.machine import UNMEASURED
+from ..environment import share_cores
 from ..errors import TeamError
 from ..jit.halves import carried, is_half
 from ..launcher import never_alone
@@ -82,6 +83,7 @@ class Team(Waiting):
     ):
         if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL:
             raise TypeError(f"comm must be an mpi4py communicator, not {comm!r}")
+        share_cores()
         if MPI.COMM_WORLD.size == 1:
             unlink_segments()
         if comm == MPI.COMM_WORLD and comm.size == 1:
@@ -412,12 +414,14 @@ class Team(Waiting):
         self._forget_machine()  # some ranks may not have learned it before the failure
         # A call of `empty` may have succeeded on some of the ranks only.
         world = world_of(self.comm)
-        told = world.letters.told if world else 0
-        table = self.gather([self.window.made, self.letters.told, told]).T.tolist()
+        told, failed = (world.letters.told, world.failure is not None) if world else (0, False)
+        table = self.gather([self.window.made, self.letters.told, told, failed]).T.tolist()
         self.window.made = max(table[0])
         self.letters.settled |= enumerate(table[1])
         if world is not None:
             world.settle(self, table[2])
+            if any(table[3]) and has_all_ranks(self.comm):
+                world.recover_with(self)
 
     def edges(self, n: int) -> np.ndarray:
         """Return the edges of the slices of n elements: rank r's is [edges[r], edges[r + 1])."""

@@ -6,6 +6,7 @@ again. So when a rank fails, the others raise PeerError instead of waiting for e
 notebook's stop button works.
 """
 
+import functools
 import time
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ from ..allreduce import calls, messages
 from ..allreduce.leaders import FAR
 from ..allreduce.mpi import FAILED as LIBRARY_FAILED
 from ..allreduce.shared_memory import ELSEWHERE
-from ..errors import DeadlineError, MismatchError
+from ..errors import DeadlineError, MismatchError, TeamError
 from ..jit import mpi_functions as mpi
 from ..shared import board
 from ..shared.board import READY, WAIT
@@ -34,6 +35,12 @@ PATIENCE = 0.005  # seconds that a kernel polls before it returns to Python
 SETUP_SECONDS = 120.0
 
 
+@functools.cache
+def _given_up() -> int:
+    """The key of an attribute: this rank did not wait for a duplicate of the communicator."""
+    return MPI.Comm.Create_keyval()
+
+
 class Waiting(Failing):
     """The part of a team that runs kernels and makes communicators (see team.py)."""
 
@@ -45,6 +52,7 @@ class Waiting(Failing):
     within: Failing | None = None
     mates: dict[int, int]  # {rank in `within`: rank in this team}
     flush: messages.Flush | None = None  # of a recovery that was interrupted
+    heeds: Failing | None = None  # a team whose recovery is waiting for this one's
     _suspect = None  # (rank, its call) that may not match, seen once
     _pending: tuple[MPI.Comm, MPI.Request] | None = None
     _duplicates = 0  # of the mailbox's communicator
@@ -226,6 +234,8 @@ class Waiting(Failing):
         self.heed()
         if self.within is not None:
             self.within.heed_for(self)
+        if self.heeds is not None:
+            self.heeds.heed()
         limit = seconds or self.deadline
         if limit is not None and waited > limit:
             late = watch.unheard()
@@ -286,9 +296,24 @@ class Waiting(Failing):
     # Setting up
 
     def duplicate(self, comm: MPI.Comm) -> MPI.Comm:
+        if comm.Get_attr(_given_up()):
+            error = TeamError(
+                "a rank failed while a team was made from this communicator: make the team from "
+                "comm.Create_group(comm.group)"
+            )
+            self.abort(error)
+            if self.within is not None:
+                self.within.abort(error)
+            raise error
         try:
             new, request = comm.Idup()
-            self.wait_until(request.Test, SETUP_SECONDS)
+            try:
+                self.wait_until(request.Test, SETUP_SECONDS)
+            except BaseException:
+                # Some ranks have begun this one, and others may not have. Then their next one
+                # would be taken for it, and all ranks would wait for ever.
+                comm.Set_attr(_given_up(), True)
+                raise
         except MPI.Exception as error:
             why = str(error).splitlines()[0]
             raise RuntimeError(
@@ -298,17 +323,30 @@ class Waiting(Failing):
         return new
 
     def set_up(self, seconds: float | None) -> None:
-        """After a recovery, make the communicator of this generation.
+        """After a recovery, empty the communicator of the last generation, and make this one's.
 
-        This is the only collective on the mailbox's communicator. So its k-th duplicate belongs to
-        generation k on every rank, even if a rank was interrupted while it waited for one.
+        Making it is the only collective on the mailbox's communicator. So its k-th duplicate
+        belongs to generation k on every rank, even if a rank was interrupted while it waited for
+        one.
         """
+        self.sets_up = True
+        try:
+            self._set_up(seconds)
+            self.count += 1  # of this generation: this rank is through
+        except BaseException as error:
+            self.abort(error, heard=True)
+            raise
+        finally:
+            self.sets_up = False
+
+    def _set_up(self, seconds: float | None) -> None:
         if self.board is not None:  # clear this rank's part of it, and the progress of its kernel
             self.board[self.place] = 0
             self.node_array[AT] = 0
         mail = self.letters
         while self._duplicates < mail.generation:
             if self._pending is None:
+                self._discard(seconds)
                 self._pending = mail.comm.Idup()
             new, request = self._pending
             self.wait_until(request.Test, seconds)
@@ -323,6 +361,13 @@ class Waiting(Failing):
             link.words[[messages.AT, messages.POSTED]] = 0
         self._agree()
         mail.again.clear()  # these are of the generation before, which all ranks have left
+
+    def _discard(self, seconds: float | None) -> None:
+        """Receive and discard what is in flight; all ranks have left the calls of `comm`."""
+        if self.routes:
+            if self.flush is None or self.flush.comm is not self.comm:
+                self.flush = messages.Flush(self.comm, self.abandoned)
+            self.wait_until(lambda: not self.flush.missing(), seconds)
 
     def _agree(self) -> None:
         """After a recovery, make other values equal on all ranks; subclasses override this."""

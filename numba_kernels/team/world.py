@@ -72,6 +72,16 @@ class World(Waiting):
         self.letters.settled |= zip(ranks_in_world(part.comm), told, strict=True)
         self.regrouped = self.failure is not None and RECOVERS not in self.letters.said
 
+    def recover_with(self, team) -> None:
+        """Recover while `team`, of all ranks, does: on some of them the world has failed."""
+        if self.failure is None:
+            self.abort(TeamError("another rank's world has failed"))
+        self.heeds = team
+        try:
+            recovery.recover(self, SETUP_SECONDS)
+        finally:
+            self.heeds = None
+
     def _agree(self) -> None:
         self.settle(self, self.gather([self.letters.told])[:, 0].tolist())
 
@@ -84,17 +94,6 @@ def world_of(comm: MPI.Comm) -> World | None:
     if _world is None and has_all_ranks(comm):
         _world = World()
     return _world
-
-
-def recover_with(team) -> None:
-    """If `team` has all ranks of the world, and the world has failed, recover it. Collective."""
-    world = world_of(team.comm)
-    if world is None or not has_all_ranks(team.comm):
-        return
-    if team.gather([world.failure is not None])[:, 0].any():
-        if world.failure is None:
-            world.abort(TeamError("another rank's world has failed"))
-        recovery.recover(world, SETUP_SECONDS)
 
 
 def has_all_ranks(comm: MPI.Comm) -> bool:

@@ -54,6 +54,15 @@ def test_many_failures(on_ranks, tests, record, ranks, shared):
     record(f"120 failures leave nothing behind, {where}", "right", "right", True)
 
 
+@PLACES
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_failures_at_random(on_ranks, tests, record, ranks, shared):
+    env = {"NUMBA_KERNELS_WINDOW": shared}
+    on_ranks(ranks, tests("test_late_failures").at_random, 2, 200, env=env, fresh=True)
+    where = f"{ranks} ranks, {PLACE[shared]}"
+    record(f"200 failures at random moments, {where}", "right", "right", True)
+
+
 def test_a_rank_is_stopped_for_15_seconds(tests, record):
     """A stop longer than the default time after which a stall is reported."""
     said, pids = tests("test_stalls").stop_a_rank(2, "1", stall=10, steps=40, seconds=15)

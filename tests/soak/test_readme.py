@@ -1,4 +1,4 @@
-"""The section of README.md for notebooks works when it is pasted, cell by cell."""
+"""The sections of README.md for notebooks work when they are pasted, cell by cell."""
 
 import nbformat
 from nbclient import NotebookClient
@@ -29,6 +29,8 @@ def test_train_plot_save_reload_compare(tmp_path, monkeypatch):
     assert "epoch 10 of 10" in trained and "<polyline" in trained
     figures = [text for code, text in by_code.items() if "history.plot(" in code]
     assert len(figures) == 2 and all("Figure" in text for text in figures)
+    (called,) = [text for code, text in by_code.items() if "c.run(shifted" in code]
+    assert "[3.1, 3.1]" in called
     (kept,) = [text for code, text in by_code.items() if "load_model" in code]
     assert "Skipping" not in kept and "accuracy: 0.9" in kept  # it goes on, from 0.93 or so
     assert str(64 * 65 + 65 + 65 * 10 + 10) in by_code[COUNT]  # the file as it is now

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 README = Path(__file__).parents[2] / "README.md"
-HEAD = "## Train, plot, save, reload, compare"
+HEAD, NEXT = "## Train, plot, save, reload, compare", "\n## When a rank fails"
 
 
 def pasted() -> list[str]:
-    """The cells of the section for notebooks, in order: a Keras model on two ranks."""
-    section = README.read_text().split(HEAD)[1].split("\n## ")[0]
+    """The cells of the two sections for notebooks, in order: a Keras model on two ranks."""
+    section = README.read_text().split(HEAD)[1].split(NEXT)[0]
     return re.findall(r"```python\n(.*?)```", section, re.DOTALL)

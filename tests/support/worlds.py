@@ -59,6 +59,7 @@ class World:
         self.ranks, self.calls, self.has, self.heavy = ranks, 0, set(), False
         self.keras = keras
         self.surroundings = surroundings()
+        self.segments = guard.segments()
         self.sockets: dict[int, socket.socket] = {}
         self.pids: dict[int, int] = {}
         self.folder = Path(tempfile.mkdtemp(prefix="world-"))
@@ -208,8 +209,14 @@ class World:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.5)
         self.process.wait(END_SECONDS)
-        for each in started:  # the guard has not seen those of ranks that were forked elsewhere
+        # The guard has not seen ranks that were forked elsewhere, nor what they have started. When
+        # it removed the shared memory that nobody had, one of them may still have had some.
+        for each in (*self.pids.values(), *started):
             guard.send(each, signal.SIGKILL)
+        deadline = time.monotonic() + END_SECONDS
+        while any(map(runs, self.pids.values())) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        guard.remove_abandoned(self.segments)
         self._close()
 
     def _close(self) -> None:
@@ -223,6 +230,12 @@ class World:
         """
         light = self.keras or not self.heavy
         return self.surroundings == surroundings() and (light or file in self.has)
+
+
+def runs(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def surroundings() -> tuple:

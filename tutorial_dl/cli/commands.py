@@ -146,6 +146,8 @@ def train(file: Path | None = None, **given) -> None:
                     f"-n {ranks}, but mpiexec or srun has started the ranks already; leave out -n"
                 )
             raise typer.Exit(job.run_rank(asked))
+        if (note := job.crowd(need or 1)) is not None:
+            print(note, file=sys.stderr, flush=True)
         grace = SAVING_SECONDS if folder else 5.0
         words = ["-m", "tutorial_dl", *asked.words()]
         # Both, so that a bar and the result go to the terminal on one way, and in their order.

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,12 @@ def check_writable(path: Path) -> None:
         raise OSError(f"cannot write {path}: there is no folder {path.parent}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise OSError(f"cannot write {path}: permission denied")
+    if not path.exists():
+        try:  # a file system may refuse what the permissions allow: /proc, a full disk
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+        except OSError as error:
+            raise OSError(f"cannot write {path}: {error.strerror}") from None
 
 
 @contextmanager

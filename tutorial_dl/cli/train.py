@@ -6,13 +6,14 @@ A rank trains; if a run fails, one rank reports it, once.
 import json
 import os
 import sys
+import sysconfig
 import traceback
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numba_kernels
-from numba_kernels import launch
+from numba_kernels import environment, launch
 
 from .. import data as datasets
 from .. import models
@@ -23,6 +24,7 @@ from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden
 from ..training.columns import columns
 from ..training.setup import of_files, prepare, ranks_of
+from ..words import counted
 from . import ASKED
 from .errors import check_writable
 from .train_result import summary, write, write_config, write_timeline
@@ -65,6 +67,18 @@ def check_folder(folder: Path) -> None:
         raise OSError(f"cannot write checkpoints: {folder} is not a folder")
     elif not os.access(folder, os.W_OK | os.X_OK):
         raise OSError(f"cannot write to {folder}: permission denied")
+
+
+def crowd(ranks: int) -> str | None:
+    """What to tell a user whose run has far more ranks than this machine has cores."""
+    cores = environment.usable_cores()
+    most = environment.MOST_PER_CORE
+    if ranks <= most * cores:
+        return None
+    return (
+        f"note: {ranks} ranks share {counted(cores, 'core')} of this machine, so they start and "
+        f"train slowly; use at most {most * cores} ({most} per core)"
+    )
 
 
 def passed_on(config: RunConfig) -> dict[str, str]:
@@ -228,11 +242,19 @@ def tell(error: BaseException, setting_up: bool) -> None:
     from ..replica.consistency import DriftError
     from ..runtime.errors import TrainingError
 
-    known = TrainingError | DriftError | TeamError | CheckpointError | datasets.DataError
+    # (An OSError names a file that can't be written or read, such as one on a full disk.)
+    known = TrainingError | DriftError | TeamError | CheckpointError | datasets.DataError | OSError
     if setting_up or isinstance(error, known):
         print(f"error: {first_line(error)}", file=sys.stderr, flush=True)
     else:
         traceback.print_exception(error)
+
+
+def of_user(frame: traceback.FrameSummary) -> bool:
+    """Whether this is a line of a program of the user's, not of Python or an installed package."""
+    path = Path(frame.filename)
+    libraries = map(sysconfig.get_path, ("stdlib", "platlib", "purelib"))
+    return path.is_absolute() and not any(path.is_relative_to(each) for each in libraries)
 
 
 def first_line(error: BaseException) -> str:
@@ -248,6 +270,8 @@ def first_line(error: BaseException) -> str:
     said_by_us = not frames or frames[-1].filename.startswith(packages)
     if ours or (isinstance(error, ValueError | TypeError) and said_by_us):
         return text
-    outside = [f for f in frames if not f.filename.startswith(packages)]
+    outside = [f for f in frames if not f.filename.startswith(packages) and of_user(f)]
+    if isinstance(error, OSError) and error.strerror and not outside:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     place = f" ({outside[0].filename}, line {outside[0].lineno})" if outside else ""
     return f"{type(error).__name__}: {text}{place}"

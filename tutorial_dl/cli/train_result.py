@@ -100,15 +100,18 @@ def write_config(config: RunConfig, ranks: int) -> None:
 
 
 def write(result: dict, where: str | None) -> None:
-    """Write the result as JSON, and print it as one line; "-" prints the JSON instead."""
+    """Print the result as one line, and write it as JSON; "-" prints the JSON instead."""
     if where == "-":
         print(json.dumps(result, allow_nan=False), flush=True)
-    elif where:
-        Path(where).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
-    if where != "-":
-        # In a terminal the bar, which ranks write to stderr, must have ended before.
-        stream = sys.stderr if os.environ.get(TERMINAL) == "both" else sys.stdout
-        print(in_words(result), file=stream, flush=True)
+        return
+    # In a terminal the bar, which ranks write to stderr, must have ended before.
+    stream = sys.stderr if os.environ.get(TERMINAL) == "both" else sys.stdout
+    print(in_words(result), file=stream, flush=True)
+    if where:  # after the line: if the file can't be written, not all is lost
+        try:
+            Path(where).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+        except OSError as error:
+            raise OSError(error.errno, f"cannot write: {error.strerror}", where) from None
 
 
 def in_words(result: dict) -> str:

@@ -10,12 +10,12 @@ import re
 import psutil
 
 from numba_kernels import environment
+from numba_kernels.environment import MOST_PER_CORE
 
 from ..words import counted
 from .profile import Profile
 from .registry import ClusterError
 
-MOST_PER_CORE = 8  # ranks; the notebooks start up to seven on two cores
 ENGINE = 0.1e9  # bytes of an engine with numpy and Numba: 82 to 89 MB of its own, a part of 50 MB
 TENSORFLOW = 0.5e9  # bytes that TensorFlow adds to it: 0.3 GB, a part of 0.5 GB, and a model
 

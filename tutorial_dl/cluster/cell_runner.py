@@ -209,14 +209,27 @@ class Cells:
         return self.now[rank].output.text(rank) if rank in self.now else ""
 
     def imports(self) -> str:
-        """The top-level import statements of the cells that succeeded so far."""
+        """The top-level import statements of the cells that succeeded so far, in order.
+
+        With them, what they need to find a user's files: `os.chdir` and changes of `sys.path`.
+        """
         found: dict[str, None] = {}  # in order, each once
         for code in self.done:
             tree = ast.parse(TransformerManager().transform_cell(code))
             for node in tree.body:
-                if isinstance(node, ast.Import | ast.ImportFrom):
+                if isinstance(node, ast.Import | ast.ImportFrom) or leads_to_files(node):
                     found[ast.unparse(node)] = None
         return "\n".join(found)
+
+
+def leads_to_files(node: ast.stmt) -> bool:
+    """Whether it is a call that later imports need, as in `sys.path.append("my_folder")`."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    return (
+        isinstance(call, ast.Call)
+        and ast.unparse(call.func) in ("sys.path.insert", "sys.path.append", "os.chdir")
+        and all(isinstance(each, ast.Constant) for each in call.args)  # variables are gone
+    )
 
 
 def number_here() -> int | None:

@@ -258,7 +258,8 @@ class Cluster(Variables):
         that have joined the cluster must `join` it again.
 
         Args:
-            imports: Run the import statements of all cells that succeeded so far again.
+            imports: Run the import statements of all cells that succeeded so far again (and
+                `os.chdir("...")`, `sys.path.insert(0, "...")` and `append`, which they may need).
         """
         began = time.monotonic()
         # The lease watcher and the job stay.

@@ -126,7 +126,8 @@ def engines_here(
     possible, the engines are forked from one process, which imports meanwhile what they need.
     """
     start, env = ranks_here(n)
-    loaded = f"{LOADED}_keras" if foreseen.tensorflow(foreseen.this_notebook()) else LOADED
+    uses_keras = foreseen.tensorflow(foreseen.this_notebook(), foreseen.cells_run())
+    loaded = f"{LOADED}_keras" if uses_keras else LOADED
     file = str(connection_file(run, "engine"))  # the last one that the controller writes
     waiting = [sys.executable, "-I", "-S", when_there.__file__, file]
     folder = ranks.fork_folder() if ranks.can_fork(env) else None

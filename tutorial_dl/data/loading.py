@@ -116,7 +116,9 @@ def _is_share(value: Any) -> bool:
 
 
 SPLIT = 0.2
-HAS_ITS_OWN = "has a validation part, so no share can be held out: leave out validation_split"
+HAS_ITS_OWN = (
+    "has a validation part, so no share can be held out: leave out validation_split (--validation)"
+)
 FORMS = "((x, y), (x_val, y_val)), streams (train, validation) or (x, y)"
 
 
@@ -134,6 +136,8 @@ def _of_both(made: object) -> bool:
 
 
 def _what(made: object) -> str:
+    if made is None:
+        return "None (a function without `return`?)"
     number = f" of {len(made)}" if isinstance(made, (tuple, list, dict)) else ""
     return f"a {type(made).__name__}{number}"
 

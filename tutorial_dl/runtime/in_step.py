@@ -84,7 +84,8 @@ class InStepLoop(Loop):
         for player in run.players:
             player.strategy.average_state()
             player.strategy.settle()
-        seconds = run.clock.now() - since
+        # Rank 0's, because rows of the history are the same on all ranks
+        (seconds,) = run.team.broadcast(np.array([run.clock.now() - since]))
         run.check_same_weights()
         totals, losses, metrics = run.totals(), {}, run.evaluate()
         for player, (loss, samples, _) in zip(run.players, totals, strict=True):

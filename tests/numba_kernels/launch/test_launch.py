@@ -166,6 +166,37 @@ def test_set_threads_under_mpiexec():
     assert done.stdout.splitlines() == ["3 3"] * 2
 
 
+THREADS = """
+import os
+for name in {variables}:
+    os.environ.pop(name, None)
+os.environ.update({given})
+import numpy as np
+from threadpoolctl import threadpool_info
+from numba_kernels import environment
+environment.usable_cores = lambda: 6
+from numba_kernels import Team
+before = [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+Team()
+after = [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+print(after[0] if after != before else "as before", os.environ.get("TF_NUM_INTRAOP_THREADS"))
+"""
+
+
+@pytest.mark.parametrize("given, line", [({}, "3 3"), ({"OMP_NUM_THREADS": "1"}, "as before None")])
+def test_ranks_of_a_users_mpiexec_share_the_cores(given, line):
+    """NumPy's BLAS has begun with its number of threads when the first Team is made."""
+    code = THREADS.format(variables=launch.THREAD_VARIABLES, given=given)
+    done = launch.run_ranks(2, ["-c", code], timeout=SECONDS, capture=True)
+    assert done.stdout.splitlines() == [line] * 2, done.stderr
+
+
+def test_a_process_of_its_own_keeps_all_cores():
+    code = THREADS.format(variables=launch.THREAD_VARIABLES, given={})
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "as before None\n", done.stderr
+
+
 # The launcher ----------------------------------------------------------------------------------
 
 

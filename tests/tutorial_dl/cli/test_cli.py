@@ -18,8 +18,9 @@ import psutil
 import pytest
 from commands_here import run_here
 
-from numba_kernels import launch
+from numba_kernels import environment, launch
 from tutorial_dl import __main__
+from tutorial_dl.cli import train
 
 USERS_FILE = """
 import numpy as np
@@ -123,7 +124,7 @@ def test_help_at_once(command):
 WRONG = [
     (["--model", "nosuch"], "model 'nosuch': expected curve, softmax"),
     (["--data", "nosuch"], "data 'nosuch': expected curve, digits"),
-    (["--strategy", "nosuch"], "'nosuch' is not one of 'serial', 'synchronous'"),
+    (["--strategy", "nosuch"], "'--strategy': 'nosuch' is not one of 'serial', 'synchronous'"),
     (["--optimizer", "nosuch"], "'nosuch' is not one of 'sgd'"),
     (["-n", "0"], "number of ranks must be from 1 to 1024, got 0"),
     (["-n", "99999"], "number of ranks must be from 1 to 1024, got 99999"),
@@ -138,6 +139,8 @@ WRONG = [
     (["--json", "nosuch/out.json"], "there is no folder nosuch"),
     (["--json", "."], "is a folder"),
     (["--save", "nosuch/m.npz"], "there is no folder nosuch"),
+    (["--json", "/proc/out.json"], "cannot write /proc/out.json: "),  # though root may, by its mode
+    (["--checkpoint", "/proc/run"], "cannot write /proc/run: "),
 ]
 
 
@@ -200,6 +203,21 @@ def test_wrong_on_every_rank_is_told_once(on_ranks, users_folder, words, status,
     assert printed == 2 * f"status {status}\n"
     (told,) = (users_folder / "errors").read_text().splitlines()
     assert told.startswith("error: ") and message in told
+
+
+def test_a_result_that_does_not_fit_on_the_disk_is_printed(on_ranks, users_folder):
+    words = ["--quiet", "--model", "curve", "--data", "curve", "--epochs", "1"]
+    printed = on_ranks(2, on_these_ranks, str(users_folder), [*words, "--json", "/dev/full"])
+    assert "validation loss" in printed and printed.count("status 1\n") == 2
+    (told,) = (users_folder / "errors").read_text().splitlines()
+    assert told == "error: /dev/full: cannot write: No space left on device"
+
+
+def test_many_ranks_on_few_cores_are_told(monkeypatch):
+    monkeypatch.setattr(environment, "usable_cores", lambda: 2)
+    assert train.crowd(16) is None
+    assert train.crowd(17).startswith("note: 17 ranks share 2 cores of this machine, so ")
+    assert train.crowd(17).endswith("use at most 16 (8 per core)")
 
 
 @pytest.mark.parametrize(

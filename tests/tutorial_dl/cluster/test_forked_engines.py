@@ -6,10 +6,13 @@ import json
 import sys
 import tempfile
 import time
+import types
 from pathlib import Path
 
 import psutil
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from numba_kernels import launch
 from tutorial_dl import cluster
@@ -29,6 +32,10 @@ def notebook(file: Path, *cells: str, kind: str = "code") -> str:
     "cell, answer",
     [
         ("%%px\nimport keras", True),
+        ("%%px\nimport numpy as np, keras", True),
+        ("%%writefile my_file.py\nimport keras", True),
+        ("%%writefile my_file.py\nimport numpy", False),
+        ("%%writefile notes.txt\nimport keras", False),
         ("%%px --targets 0\nfrom keras import layers", True),
         ("%%mpi\nif rank < 2:\n    import tensorflow as tf", True),
         ("%%px\nfrom tutorial_dl.replica import DenseReplica, KerasReplica", True),
@@ -47,6 +54,58 @@ def notebook(file: Path, *cells: str, kind: str = "code") -> str:
 def test_cells_that_import_tensorflow_are_foreseen(cell, answer, tmp_path):
     assert foreseen.tensorflow(notebook(tmp_path / "a.ipynb", "x = 1", cell)) is answer
     assert not foreseen.tensorflow(notebook(tmp_path / "b.ipynb", cell, kind="markdown"))
+
+
+MINE = "import keras\n\n\ndef build(): ..."
+
+
+@pytest.mark.parametrize(
+    "cell, files, answer",
+    [
+        ("%%px\nimport my_file", {"my_file.py": MINE}, True),
+        ("%%px\nimport numpy as np, my_file as mine", {"my_file.py": MINE}, True),
+        (
+            "%%px\nfrom my_file import build",
+            {"my_file.py": "from .nets import *", "nets.py": MINE},
+            True,
+        ),
+        ("%%px\nfrom nets.wide import build", {"nets/wide.py": MINE}, True),
+        ("%%px\nimport nets", {"nets/__init__.py": MINE}, True),
+        ("%%px\nimport a", {"a.py": "import b", "b.py": "import a\nimport keras"}, True),
+        ("%%px\nimport a", {"a.py": "import b", "b.py": "import a"}, False),
+        ("import my_file", {"my_file.py": MINE}, False),  # in the notebook alone
+        ("%%px\nimport my_file", {"other.py": MINE}, False),
+        (
+            "%%px\nimport my_file",
+            {"my_file.py": f'environ["KERAS_BACKEND"] = "jax"\n{MINE}'},
+            False,
+        ),
+    ],
+)
+def test_files_that_cells_import_are_read(cell, files, answer, tmp_path):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = notebook(tmp_path / "a.ipynb", "x = 1", cell)
+    assert foreseen.tensorflow(found, folder=tmp_path) is answer
+    assert foreseen.tensorflow(None, [cell], tmp_path) is answer
+
+
+def test_cells_count_that_have_been_run_and_not_saved(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    quiet = Config({"HistoryManager": {"enabled": False}})
+    shell = InteractiveShell(config=quiet, user_module=types.ModuleType("of_the_notebook"))
+    monkeypatch.setattr(foreseen, "_shell", lambda: shell)
+    shell.run_cell("x = 1", store_history=True)
+    assert not foreseen.tensorflow(foreseen.this_notebook(), foreseen.cells_run())
+    shell.run_cell("%%writefile my_file.py\nimport keras", store_history=True)
+    assert (tmp_path / "my_file.py").exists()
+    assert foreseen.tensorflow(foreseen.this_notebook(), foreseen.cells_run())
+
+
+def test_a_file_that_is_no_text_is_passed_over(tmp_path):
+    (tmp_path / "my_file.py").write_bytes(b"\xff\xfeimport keras")
+    assert not foreseen.tensorflow(None, ["%%px\nimport my_file"], tmp_path)
 
 
 def test_without_a_notebook_that_can_be_read_nothing_is_foreseen(tmp_path):
@@ -104,7 +163,9 @@ def test_a_controller_that_hangs_is_named_with_its_log(monkeypatch):
 def test_engines_are_forked_with_what_their_cells_will_import(tmp_path, monkeypatch):
     if launch.is_open_mpi():
         pytest.skip("ranks of Open MPI are not forked")
-    monkeypatch.setenv(foreseen.NOTEBOOK, notebook(tmp_path / "a.ipynb", "%%px\nimport keras"))
+    (tmp_path / "my_file.py").write_text("import keras")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(foreseen.NOTEBOOK, notebook(tmp_path / "a.ipynb", "%%px\nimport my_file"))
     with cluster.start(n=2, timeout=SECONDS) as c:
         engines = [psutil.Process(each.pid) for each in c.status()]
         (server,) = {each.parent() for each in engines}

@@ -107,13 +107,19 @@ def test_restart_again_and_again(own_cluster):
         own_cluster.run("from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2")
 
 
-def test_restart_runs_imports_again(own_cluster):
+def test_restart_runs_imports_again(own_cluster, tmp_path):
     c = own_cluster
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "of_the_user.py").write_text("x = 3")
+    c.run(f"import os, sys\nos.chdir({str(tmp_path)!r})\nsys.path.insert(0, 'mine')")
+    c.run("import of_the_user\nwhere = 'elsewhere'\nsys.path.append(where)")
     c.run("import json as j, os\nfrom math import pi\nif True: import uuid\ndef f(): import abc")
     c.run("%matplotlib inline\nimport bisect\ny = 1")
     failing(c, "import decimal\n1 / 0")
     c.restart(imports=True)
     c.run("assert j.dumps and os.path and pi > 3 and bisect.bisect and np.ones and MPI.COMM_WORLD")
     c.run("gone = {'uuid', 'abc', 'decimal', 'y', 'f', 'rank'} & set(globals()); assert not gone")
+    assert c["of_the_user.x"] == [3] * len(c)
+    assert c["os.getcwd()"] == [str(tmp_path)] * len(c) and not any(c["'elsewhere' in sys.path"])
     c.restart()
     c.run("assert 'j' not in globals()")

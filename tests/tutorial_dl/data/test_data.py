@@ -162,6 +162,7 @@ def ready():
     from tutorial_dl import data
     return data.curve(n=3)
 def uneven(): return (np.ones(3), np.ones(4)), (np.ones(2), np.ones(2))
+def forgets(): np.ones(3), np.ones(3)
 def odd(): return [np.ones(3), np.ones(3)]
 def empty(): return (np.ones(3), np.ones(3)), (np.ones(0), np.ones(0))
 def shapes(): return (np.ones((3, 2)), np.ones(3)), (np.ones((3, 5)), np.ones(3))
@@ -224,6 +225,7 @@ def test_a_file_with_a_byte_order_mark_or_another_coding(tmp_path):
         ("users_data:", ValueError, "expected module:function"),
         ("users_data:uneven", ValueError, "data 'users_data:uneven': .*inputs 3, targets 4"),
         ("users_data:odd", TypeError, r"expected a Dataset or .* or \(x, y\), got a list of 2"),
+        ("users_data:forgets", TypeError, r"\(x, y\), got None \(a function without `return`\?\)"),
         ("users_data:empty", ValueError, "validation part has no samples"),
         ("users_data:shapes", ValueError, r"shape \(2,\) for training but \(5,\)"),
         ("users_data:scalar", ValueError, r"inputs is float64 of shape \(\): expected an array"),

@@ -72,6 +72,8 @@ def numpy_replicas(algorithm, one_copy=False, rules=RULES):
                 error = np.abs(serial.replica.parameters - parallel.replica.parameters).max()
                 limit = 1e-5 if dtype == "float32" else 1e-12
                 assert error <= limit, f"{name} {dtype} {rule}: {error}"
+                rows = np.array([list(row.values()) for row in together.epochs])
+                assert np.ptp(team.allgather(rows).reshape(team.size, -1), axis=0).max() == 0
                 for column in alone.last:
                     if column not in ("seconds", "samples_per_second"):
                         a, b = alone.column(column), together.column(column)

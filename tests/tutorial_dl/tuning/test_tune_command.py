@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -352,3 +354,26 @@ def test_help_names_no_option_of_a_single_training():
     text = CliRunner().invoke(app, ["tune", "--help"], env={"COLUMNS": "200"}).output
     assert "--space" in text and "--batch-size" in text
     assert "--save " not in text and "--checkpoint " not in text
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "tuning.md"
+WIDE = "def load():\n    ...\n\n\ndef build(width=64):\n    ...\n"
+
+
+def test_the_page_has_commands_that_fit_its_spaces(tmp_path, monkeypatch):
+    """The first command with the first space, as they stand; the second one as the text says."""
+    monkeypatch.chdir(tmp_path)
+    started = []
+    ended = subprocess.CompletedProcess([], 0)
+    monkeypatch.setattr(launch, "run_ranks", lambda n, *_, **__: started.append(n) or ended)
+    page = PAGE.read_text()
+    first, second = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[:2]
+    command = page.split("\npython -m tutorial_dl ")[1].replace("\\\n", "")
+    Path("space.toml").write_text(first)
+    Path("my_file.py").write_text(WIDE)
+    done = CliRunner().invoke(app, shlex.split(command))
+    assert (done.exit_code, started) == (0, [5]), done.output
+    Path("space.toml").write_text(second)
+    mine = command.replace("-n 5", "-n 9").replace("cnn", "my_file:build")
+    done = CliRunner().invoke(app, shlex.split(mine))
+    assert (done.exit_code, started) == (0, [5, 9]), done.output

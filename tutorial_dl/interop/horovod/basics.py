@@ -69,9 +69,6 @@ def regroup(seconds: float) -> list[int]:
     _Here.team, numbers = new, new.mates
     process_sets.regroup(new, numbers)
     _settle_in(new)
-    from numba_kernels.team.world import recover_with
-
-    recover_with(new)  # init() after shutdown() makes a team from it
     return [rank for rank in range(old.size) if rank not in numbers]
 
 
