@@ -108,7 +108,8 @@ class ScheduleConfig:
         choices=("linear", "square-root"))
     base_batch_size: int = option("Batch size for which the learning rate was tuned.", 32, least=1)
     patience: int | None = option(
-        "Stop after EPOCHS epochs without a lower validation loss.", least=1, metavar="EPOCHS")
+        "Stop after EPOCHS epochs without a lower validation loss; of a GAN, without better "
+        "samples.", least=1, metavar="EPOCHS")
     target: str | None = option(
         "Stop when METRIC reaches X, for example val_accuracy=0.97.", metavar="METRIC=X")
 

@@ -17,6 +17,8 @@ lines, measurements are markers.
 import inspect
 import io
 import os
+import pickle
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -29,6 +31,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.patches import FancyArrowPatch, Patch
+from matplotlib.text import Text
 from matplotlib.ticker import NullLocator
 
 __all__ = ["Figure", "Film"]  # the rest is for the files of this package: style.axes, style.BLUE
@@ -47,11 +50,15 @@ Numbers = Sequence[float] | np.ndarray  # (k,)
 Lines = Mapping[str, Numbers]  # name -> (k,)
 
 WIDTH, HEIGHT = 6.4, 4.0  # inches, one panel
-# With this variable in the environment, a notebook keeps a second form of each figure, for slides:
-# drawn on a smaller and wider page, so that its type is larger beside everything else.
-ENLARGED = "TUTORIAL_DL_ENLARGED"
-ENLARGED_MIME = "application/x-enlarged-png"
-PAGE = (0.8, 0.62)  # of the page's width and height
+# With this variable in the environment, a notebook also keeps what slides need: a larger film, and
+# the figure itself, which is drawn anew in the size that it has on a slide (slide_figures.py).
+KEEP = "TUTORIAL_DL_KEEP_FIGURES"
+KEPT_FIGURE, KEPT_FILM = "application/x-pickled-figure", "application/x-large-gif"
+# Pixels of a slide, 1280 wide, per inch of a figure: 9 points there are 18 points on a page of
+# 13.3 by 7.5 inches.
+SLIDE_DPI = 192
+SLIDE_TYPE = 9  # points, at least
+SLIDE_FILM = (1152, 520)  # pixels
 
 RC = {
     "axes.grid": True,
@@ -89,21 +96,7 @@ class Figure(MatplotlibFigure):
         return data.getvalue()
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
-        if not os.environ.get(ENLARGED):
-            return {}
-        from base64 import b64encode
-
-        return {ENLARGED_MIME: b64encode(self.enlarged()).decode("ascii")}
-
-    def enlarged(self) -> bytes:
-        """A PNG of the figure on a smaller page, with as many pixels per inch as a slide needs."""
-        size, data = self.get_size_inches(), io.BytesIO()
-        try:
-            self.set_size_inches(size * PAGE)
-            self.savefig(data, format="png", bbox_inches="tight", dpi=320)
-        finally:
-            self.set_size_inches(size)
-        return data.getvalue()
+        return {KEPT_FIGURE: _text_of(pickle.dumps(self))} if os.environ.get(KEEP) else {}
 
 
 class Film:
@@ -116,37 +109,83 @@ class Film:
     def __init__(
         self, figure: Figure, frames: Iterator[None], milliseconds: int = 120, hold: int = 1500
     ):
-        from PIL import Image
-
         canvas = FigureCanvasAgg(figure)
-        palette = _palette()
-        pictures = []
-        for _ in frames:
-            canvas.draw()
-            figure.set_layout_engine("none")  # keep the first frame's layout: steady, and faster
-            picture = Image.fromarray(_indices(np.asarray(canvas.buffer_rgba()), palette))
-            picture.putpalette(palette.tobytes())
-            pictures.append(picture)
-        if not pictures:
+        forms = {"image/gif": _FilmForm(figure.get_size_inches(), figure.dpi)}
+        if os.environ.get(KEEP):
+            page = np.array(SLIDE_FILM) / SLIDE_DPI
+            forms[KEPT_FILM] = _FilmForm(page, SLIDE_DPI)
+        for number, _ in enumerate(frames):
+            if KEPT_FILM in forms:
+                enlarge_type(figure)
+            if number == 0:
+                for form in forms.values():
+                    form.lay_out(canvas)
+                figure.set_layout_engine("none")  # steady, and faster
+            for form in forms.values():
+                form.add(canvas)
+        self.frames = len(forms["image/gif"].pictures)
+        if not self.frames:
             raise ValueError("a film needs at least one frame, got none")
-
-        data = io.BytesIO()
-        waits = [milliseconds] * (len(pictures) - 1) + [hold]
-        more = {"save_all": True, "append_images": pictures[1:], "duration": waits, "loop": 0}
-        pictures[0].save(data, "gif", **more)
-        self.gif = data.getvalue()
-        self.frames = len(pictures)
+        waits = [milliseconds] * (self.frames - 1) + [hold]
+        self._gifs = {mime: form.gif(waits) for mime, form in forms.items()}
+        self.gif = self._gifs["image/gif"]
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
-        from base64 import b64encode
-
         # As HTML: JupyterLab would show image/gif too, but nbconvert's pages would leave it out.
-        data = b64encode(self.gif).decode("ascii")
         words = f"Film of {self.frames} frames"
-        return {
-            "text/html": f'<img alt="{words}" src="data:image/gif;base64,{data}">',
+        found = {
+            "text/html": f'<img alt="{words}" src="data:image/gif;base64,{_text_of(self.gif)}">',
             "text/plain": f"<{words}>",
         }
+        if KEPT_FILM in self._gifs:
+            found[KEPT_FILM] = _text_of(self._gifs[KEPT_FILM])
+        return found
+
+
+class _FilmForm:
+    """The pictures of a film in one size, which keep the layout of the first."""
+
+    def __init__(self, size: np.ndarray, dpi: float):
+        self.size, self.dpi = size, dpi
+        self.pictures, self._places, self._palette = [], [], _palette()
+
+    def _resize(self, figure: MatplotlibFigure) -> None:
+        figure.set_dpi(self.dpi)
+        figure.set_size_inches(self.size)
+
+    def lay_out(self, canvas: FigureCanvasAgg) -> None:
+        """Note the places of the axes. After the first `add`, it would be too late."""
+        self._resize(canvas.figure)
+        canvas.draw()
+        self._places = [ax.get_position(original=True) for ax in canvas.figure.axes]
+
+    def add(self, canvas: FigureCanvasAgg) -> None:
+        from PIL import Image
+
+        self._resize(canvas.figure)
+        for ax, place in zip(canvas.figure.axes, self._places, strict=True):
+            ax.set_position(place)
+        canvas.draw()
+        pixels = np.asarray(canvas.buffer_rgba())
+        picture = Image.fromarray(_indices(pixels, self._palette))
+        picture.putpalette(self._palette.tobytes())
+        self.pictures.append(picture)
+
+    def gif(self, waits: Sequence[int]) -> bytes:
+        first, *others = self.pictures
+        data = io.BytesIO()
+        first.save(data, "gif", save_all=True, append_images=others, duration=list(waits), loop=0)
+        return data.getvalue()
+
+
+def enlarge_type(figure: MatplotlibFigure) -> None:
+    """Make all type large enough for a slide."""
+    for text in figure.findobj(Text):
+        text.set_fontsize(max(text.get_fontsize(), SLIDE_TYPE))
+
+
+def _text_of(data: bytes) -> str:
+    return b64encode(data).decode("ascii")
 
 
 def _palette() -> np.ndarray:

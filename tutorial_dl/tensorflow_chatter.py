@@ -28,7 +28,11 @@ CHATTER = re.compile(
     rb"|W\d{4} [\d:.]+ +\d+ op_kernel\.cc:\d+\] OP_REQUIRES failed"  # becomes an exception
     rb"|W\d{4} [\d:.]+ +\d+ local_rendezvous\.cc:\d+\] Local rendezvous is aborting"  # so does this
     rb"|\s+\[\[\{\{node "  # second line of it
-    rb"|E\d{4} [\d:.]+ +\d+ util\.cc:\d+\] oneDNN supports DT_BOOL only"  # for masks; it falls back
+    # For masks and whole numbers, which TensorFlow then computes by other code
+    rb"|E\d{4} [\d:.]+ +\d+ util\.cc:\d+\] oneDNN supports DT_(BOOL|INT32) only on platforms"
+    # An attempt to fuse a convolution with what follows, which the GAN of showers meets; the graph
+    # stays as it was
+    rb"|E\d{4} [\d:.]+ +\d+ meta_optimizer\.cc:\d+\] remapper failed: INVALID_ARGUMENT: Mutation::"
 )
 
 

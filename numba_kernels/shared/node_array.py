@@ -25,7 +25,7 @@ TILE = 2048  # elements of scratch, which stay in the first-level cache
 SHORT, CHUNK, CACHED, LEAD = 1 << 11, 1 << 20, 1 << 17, 1 << 16
 STAGE_STRIDE = 2 * (SHORT + CHUNK + LEAD) + 4096
 
-CROWDED_SPINS = 20  # tries of a wait before it yields, where ranks or threads outnumber the cores
+CROWDED_SPINS = 20  # tries of a wait before it yields, where ranks outnumber the cores
 
 # Words of the array; PATIENCE is in microseconds; AT is the progress of a resumable kernel.
 BOARD, RANKS, RANK, TABLE, SCRATCH, AT, SPINS, PATIENCE, STAGE, PIECE = range(10)

@@ -8,7 +8,7 @@ import numpy as np
 from ..allreduce import calls, messages
 from ..allreduce.two_level import Lanes
 from ..shared import window
-from ..shared.node_array import CROWDED_SPINS, SPINS, WORDS, node_array, shared_bytes
+from ..shared.node_array import WORDS, node_array, shared_bytes
 
 
 def find_node(team, shared: bool, patience: float) -> None:
@@ -62,13 +62,6 @@ def find_node(team, shared: bool, patience: float) -> None:
 
     route(range(team.size))
     team.lanes = Lanes(nodes, here, place, route, team.routes[0])
-
-
-def share_core(team) -> None:
-    """Let waits of the team leave the core: another thread of this rank computes meanwhile."""
-    team.node_array[SPINS] = CROWDED_SPINS
-    for one in team.routes:
-        one.link.words[messages.SPINS] = 0
 
 
 def ranks_a_node(ranks: int) -> int:

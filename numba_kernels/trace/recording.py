@@ -12,10 +12,10 @@ processes of a node share; clocks.py compares the clocks of several nodes.
 A wait in compiled code is one span, even if it returns to Python in between. A wait for messages
 includes the time of their transfer.
 
-Spans of the recording thread are kept, and nest. A thread that is in `spans.beside` has its spans
-in a list of their own, without waits; those of other threads are only counted, unless they stand
-in for the recording thread (spans.standing_in). Memory is bounded:
-only the last `limit` spans are kept, and the number of lost ones is reported.
+Spans of the recording thread are kept, and nest; those of other threads are only counted, unless
+they stand in for the recording thread (spans.standing_in). What is under way while the rank does
+other things (spans.under_way) has a list of its own. Memory is bounded: only the last `limit` spans
+are kept, and the number of lost ones is reported.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ class _Log:
             if get_ident() == mine or get_ident() in spans.substitutes:
                 self.count += 1
                 append((name, begin, end))
-            elif get_ident() in spans.beside:
-                self.beside.append((name, begin, end))
             else:
                 self.others += 1
 
         self.keep = keep
+
+    def keep_beside(self, name: str, begin: int, end: int) -> None:
+        self.beside.append((name, begin, end))
 
     def end_wait(self) -> None:
         """Do the same as `ended`; calling that from here would make Numba compile it again."""
@@ -84,7 +85,7 @@ class Recording:
 
     Attributes (valid after the end):
         spans: list of (name, begin, end), times in ns, ordered by begin; they nest.
-        beside: the same of threads in `spans.beside`.
+        beside: the same of what was under way meanwhile.
         begin, end: those of the recording, ns.
         lost: number of earlier spans that exceeded the limit.
         others: number of spans of other threads, which are not kept.
@@ -103,7 +104,7 @@ class Recording:
         if _log is None:
             _log = _Log(self.limit)
             _last_ring = _log.ring
-            spans.record_to(_log.ring.ctypes.data, _log.keep, _log.end_wait)
+            spans.record_to(_log.ring.ctypes.data, _log.keep, _log.end_wait, _log.keep_beside)
         _recordings.append(self)
         self._before = _log.count + int(_log.ring[COUNT]), _log.others
         self.begin = perf_counter_ns()

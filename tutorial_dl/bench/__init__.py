@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from numba_kernels import launch
-from numba_kernels.bench import check_file, facts, one_run
+from numba_kernels.bench import check_file, facts, one_run, two_nodes
 from numba_kernels.bench.rows import merge, table
 
 STARTS, SECONDS = 3, 60.0  # starts of the ranks; seconds of measuring in all starts, DDP excluded
@@ -136,9 +136,11 @@ def main(
         if ranks % 2:
             raise ValueError(f"-n must be even for gans: two nodes of equally many, got {ranks}")
         about = facts()
-        overlap = merge([one_run(OVERLAP, ranks, seconds / 3, False, ranks // 2)])
-        found = overlap + merge([one_run(GAN_PART, ranks, seconds * 2 / 3, full=False)])
-        finish(about({GAN_PART: 1, OVERLAP: 1}, found), path, file, table)
+        overlap = one_run(OVERLAP, ranks, seconds / 3, full=False)
+        if two_nodes.possible():
+            overlap += one_run(OVERLAP, ranks, seconds / 6, False, ranks // 2)
+        found = merge([overlap + one_run(GAN_PART, ranks, seconds * 2 / 3, full=False)])
+        finish(about({GAN_PART: 1, OVERLAP: 1}, found), path, file, gans_table)
         return
     if what in (PIPELINE_STEPS, TENSOR) and ranks < 2:
         raise ValueError(f"-n must be at least 2 for {what}, got {ranks}")
@@ -157,6 +159,17 @@ def main(
     if torch is None:
         words = f"note: no torch found; set {TORCH}=/path/to/python to compare with {what_for}"
         print(words, file=sys.stderr)
+
+
+def gans_table(result: dict) -> str:
+    """The table, and the rounds' ratios: overlapped over one after the other."""
+    lines = [
+        f"{one['what']}: overlapped / one after the other {one['median_of_ratios']:.3f}, median of "
+        f"{one['rounds']} rounds (95%: {one['median_from']:.3f} to {one['median_to']:.3f})"
+        for one in result["rows"]
+        if "median_of_ratios" in one
+    ]
+    return "\n".join([table(result), "", *lines])
 
 
 def tables(result: dict) -> str:

@@ -1,6 +1,7 @@
 """`python -m tutorial_dl slides`: what the decks in slides/ are made from."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +47,10 @@ def render(
         texts = measured["numbers"] | {name: measured[name] for name in ("date", "machine")}
         out.mkdir(parents=True, exist_ok=True)
         for deck in found:
-            text = slides.render(deck, notebooks, texts)
+            text = slides.render(deck, notebooks, texts, _warn)
             (out / f"{deck.name}.md").write_text(text, encoding="utf-8")
             print(f"{deck.name}: {len(deck.slides)} slides")
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)

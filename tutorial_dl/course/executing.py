@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..figure_style import ENLARGED
+from ..figure_style import KEEP
 
 SECONDS = 900.0  # per cell
 SUM = "source"  # in the metadata of a notebook that was run
@@ -55,8 +55,8 @@ def variable(name: str, value: str) -> Iterator[None]:
 def execute(notebook: Path, result: Path, seconds: float = SECONDS) -> None:
     """Run all cells of a notebook in a new kernel, and write it with its outputs to `result`.
 
-    Its working folder is that of `result`, which is written only if all cells succeed. Each figure
-    is kept in two forms, as the notebook shows it and with larger type (`figure_style.ENLARGED`).
+    Its working folder is that of `result`, which is written only if all cells succeed. Figures
+    are kept as the notebook shows them, and in the form that slides need (`figure_style.KEEP`).
 
     Args:
         notebook: The file.
@@ -75,7 +75,7 @@ def execute(notebook: Path, result: Path, seconds: float = SECONDS) -> None:
     whole = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(result.parent)}}
     now = ["before the first cell"]
-    with tempfile.TemporaryDirectory(prefix="kernel-") as folder, variable(ENLARGED, "1"):
+    with tempfile.TemporaryDirectory(prefix="kernel-") as folder, variable(KEEP, "1"):
         # Sockets in a folder of this user: nobody else on this machine can reach the kernel.
         kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/socket")
         client = NotebookClient(whole, km=kernel, timeout=seconds, resources=where)

@@ -14,8 +14,17 @@ from typing import NamedTuple
 from numba_kernels.bench.timing import machine
 
 SECONDS = 900  # a command may take so long
+TRAIN = (
+    "tutorial_dl train -n {ranks} --model dense --data digits --epochs 20 --batch-size {batch} "
+    "--base-batch-size 32 --batch-rule linear --warm-up 5 --optimizer momentum "
+    "--learning-rate 0.02 --json FILE"
+)
+DIGITS = {32: 1, 256: 2, 1024: 2}  # batch size: ranks
 # Each writes JSON to the file that is put in place of FILE.
-COMMANDS = {"allreduce": "numba_kernels bench allreduce -n 2 --seconds 30 --json FILE"}
+COMMANDS = {
+    "allreduce": "numba_kernels bench allreduce -n 2 --seconds 30 --json FILE",
+    **{f"digits_{batch}": TRAIN.format(ranks=p, batch=batch) for batch, p in DIGITS.items()},
+}
 
 
 class Number(NamedTuple):
@@ -36,6 +45,14 @@ def times_as_fast(what: str, size: int) -> Callable[[dict], str]:
     return of
 
 
+def seconds(result: dict) -> str:
+    return f"{result['seconds']:.2g}"
+
+
+def accuracy(result: dict) -> str:
+    return f"{result['val_accuracy']:.1%}"
+
+
 CYCLE = "allreduce, full cycle"
 NUMBERS = {
     "allreduce_1mib": Number(
@@ -45,6 +62,10 @@ NUMBERS = {
         "allreduce of 64 MiB: MPI's time over ours", "allreduce", times_as_fast(CYCLE, 2**26)
     ),
 }
+for _batch in DIGITS:
+    _of, _name = f"20 epochs of digits in batches of {_batch}", f"digits_{_batch}"
+    NUMBERS[f"{_name}_seconds"] = Number(f"{_of}: seconds", _name, seconds)
+    NUMBERS[f"{_name}_accuracy"] = Number(f"{_of}: validation accuracy", _name, accuracy)
 
 
 def measure() -> dict:

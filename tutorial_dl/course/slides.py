@@ -3,8 +3,9 @@
 A deck begins with lines between two `---`: `title: ...` and `notebooks: name, name`. A line `---`
 separates its slides. Beside Markdown (of Marp), a deck may contain
 
-    ![w:900](allreduce:ladder)      the figure that cell `ladder` of notebook `allreduce` has made;
-                                    `allreduce:ladder#2` is its second one
+    ![h:500](allreduce:ladder)      the figure that cell `ladder` of notebook `allreduce` has made,
+                                    drawn in this height and `w:` of 1152 pixels unless said else;
+                                    `allreduce:ladder#2` is the cell's second one
     ```output allreduce:counts      what that cell has printed; `output allreduce:counts 1-3`: its
     ```                             lines 1 to 3
     ```source allreduce:team 4-9    the code of that cell, or some lines of it, without `%%px`
@@ -13,18 +14,22 @@ separates its slides. Beside Markdown (of Marp), a deck may contain
     {{ allreduce_ratio }}           a measured number (numbers.py)
     <!-- ... -->                    notes for the speaker
 
-`render` puts these in, so that a deck needs nothing else: pictures become part of its text.
+`render` puts these in, so that a deck needs nothing else: pictures become part of its text. A slide
+is 1280 by 720 pixels.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..figure_style import ENLARGED_MIME
+from ..figure_style import KEPT_FIGURE, KEPT_FILM, SLIDE_FILM
+from . import slide_figures
 from .names import NOTEBOOKS
 
 PICTURE = re.compile(r"!\[([^\]]*)\]\((\w+):([\w-]+)(?:#(\d+))?\)")
@@ -33,7 +38,8 @@ NAME = re.compile(r"\[\[(\w+)\]\]")
 NUMBER = re.compile(r"\{\{ *(\w+) *\}\}")
 HEAD = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 NOTES = re.compile(r"<!--(?! *_)(.*?)-->", re.DOTALL)  # `<!-- _class: lead -->` is no note
-GIF = re.compile(r'src="(data:image/gif;base64,[^"]+)"')
+SIZE = re.compile(r"\b([wh]):(\d+)")
+WIDTH = 1152  # pixels of a slide between its margins
 
 
 class DeckError(ValueError):
@@ -108,28 +114,48 @@ def problems(deck: Deck, notebooks: Path, numbers: Mapping) -> list[str]:
     return found
 
 
-def render(deck: Deck, notebooks: Path, numbers: Mapping[str, str]) -> str:
+def render(
+    deck: Deck,
+    notebooks: Path,
+    numbers: Mapping[str, str],
+    warn: Callable[[str], None] = lambda line: None,
+) -> str:
     """The deck as Markdown for Marp, with all pictures in it.
 
     Args:
         deck: The deck.
         notebooks: The folder of notebooks with outputs (executing.py).
         numbers: name -> text.
+        warn: Is told what words of figures can't be read, a line each.
 
     Raises:
-        DeckError: a name is unknown, or the cell has no such output.
+        DeckError: a name is unknown, the cell has no such output, or a picture has no size.
     """
     wrong = problems(deck, notebooks, numbers)
     if wrong:
         raise DeckError(wrong[0])
 
     def picture(found: re.Match) -> str:
-        which = int(found[4] or 1)
+        name, which = f"{found[2]}:{found[3]}", int(found[4] or 1)
+        size = {side: int(pixels) for side, pixels in SIZE.findall(found[1])}
+        if "h" not in size:
+            raise DeckError(f"{deck.name}: picture {name} must have a height, as in ![h:500]")
+        width, height = size.get("w", WIDTH), size["h"]
         pictures = list(_pictures(_cell(notebooks, found[2], found[3])))
         if len(pictures) < which:
             cell = f"cell {found[3]} of notebook {found[2]}"
             raise DeckError(f"{deck.name}: {cell} has {len(pictures)} figures, not {which}")
-        return f"![{found[1]}]({pictures[which - 1]})"
+        mime, content = pictures[which - 1]
+        if mime == KEPT_FILM:
+            width = round(height * SLIDE_FILM[0] / SLIDE_FILM[1])
+            kind = "gif"
+        else:
+            figure = pickle.loads(base64.b64decode(content))  # which our own notebook has written
+            data, flaws = slide_figures.png(figure, width, height)
+            for flaw in flaws:
+                warn(f"{deck.name}, {name}: {flaw}")
+            kind, content = "png", base64.b64encode(data).decode("ascii")
+        return f"![w:{width} h:{height}](data:image/{kind};base64,{content})"
 
     def quoted(found: re.Match) -> str:
         kind, language = (_printed, "text") if found[1] == "output" else (_source, "python")
@@ -141,8 +167,8 @@ def render(deck: Deck, notebooks: Path, numbers: Mapping[str, str]) -> str:
         return "\n".join([f"```{language}", *lines, "```"])
 
     def notebook(found: re.Match) -> str:
-        about = NOTEBOOKS[found[1]]
-        return f"notebook {about.number}, *{about.title}*"
+        about, begins = NOTEBOOKS[found[1]], found.string[: found.start()].endswith(("\n", "|"))
+        return f"{'Notebook' if begins else 'notebook'} {about.number}, *{about.title}*"
 
     head = "\n".join(
         ["---", "marp: true", "theme: tutorial", "paginate: true", "math: mathjax",
@@ -164,15 +190,12 @@ def _cell(folder: Path, notebook: str, name: str) -> dict:
     return next(cell for cell in _cells(folder, notebook) if cell["id"] == name)
 
 
-def _pictures(cell: dict) -> Iterator[str]:
-    """Data URLs of the figures and films that a cell has shown."""
+def _pictures(cell: dict) -> Iterator[tuple[str, str]]:
+    """(mime type, base64) of the figures and films that a cell has shown, as kept for slides."""
     for output in cell.get("outputs", ()):
-        data = output.get("data", {})
-        if ENLARGED_MIME in data or "image/png" in data:
-            content = data.get(ENLARGED_MIME) or data["image/png"]
-            yield "data:image/png;base64," + "".join(content).replace("\n", "")
-        else:
-            yield from GIF.findall("".join(data.get("text/html", "")))
+        for mime in (KEPT_FIGURE, KEPT_FILM):
+            if content := output.get("data", {}).get(mime):
+                yield mime, "".join(content).replace("\n", "")
 
 
 def _printed(cell: dict) -> list[str]:

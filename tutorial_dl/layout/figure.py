@@ -82,7 +82,7 @@ def draw_layout(
             _row_name(ax, bottom - 1.5, "nodes", note, style.BLACK)
         if title is None:
             title = f"{words(layout)}: {layout.ranks} rank{'s' * (layout.ranks != 1)}"
-        ax.set(xlim=(-LABELS, width), ylim=(floor, 1.4), aspect="equal", title=title)
+        ax.set(xlim=(-LABELS, width), ylim=(floor, 1.4), title=title)
         ax.set_axis_off()
     return ax.figure
 

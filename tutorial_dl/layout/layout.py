@@ -206,6 +206,9 @@ class Layout(Counts):
     def _repr_png_(self) -> bytes:
         return self.figure()._repr_png_()
 
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        return self.figure()._repr_mimebundle_()
+
 
 def layout_of(rule, team) -> Layout:
     """The layout of a rule's run on `team`; ValueError if it does not fit."""

@@ -20,7 +20,7 @@ import numpy as np
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.gan import Game, Round, Rules, Side
 from tutorial_dl.replica.joining import join
-from tutorial_dl.replica.keras_variables import KerasVariables, address_of, as_graph, keras, tf
+from tutorial_dl.replica.keras_variables import KerasVariables, QuietGraph, address_of, keras, tf
 
 ops = keras.ops
 
@@ -70,8 +70,8 @@ class KerasSide(KerasVariables, Side):
                 "LayerNormalization, or SpectralDense and SpectralConv2D of "
                 "tutorial_dl.replica.keras_spectral"
             )
-        self._gradient_graph = as_graph(self._gradients, game.own_losses, reduce_retracing=True)
-        self._loss_graph = as_graph(self._named, game.own_losses, reduce_retracing=True)
+        self._gradient_graph = QuietGraph(self._gradients, game.own_losses)
+        self._loss_graph = QuietGraph(self._named, game.own_losses)
 
     def _gradients(self, *arrays: Any) -> list:
         with tf.GradientTape() as tape:
@@ -200,7 +200,7 @@ class KerasGan(Game):
 
     def _generate(self, noise: Any, y: Any) -> Any:
         if not hasattr(self, "_graph"):
-            self._graph = as_graph(self.make, reduce_retracing=True)
+            self._graph = QuietGraph(self.make)
         return self._graph(noise, y)
 
     # Losses, means over samples, by name

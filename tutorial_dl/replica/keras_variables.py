@@ -18,7 +18,7 @@ import numpy as np
 
 from numba_kernels.shared.window import aligned
 from tutorial_dl.replica.base import Replica, TrainedBy, lay_out, length, written
-from tutorial_dl.tensorflow_chatter import quiet
+from tutorial_dl.tensorflow_chatter import chatter_hidden, quiet
 
 with quiet():
     import keras
@@ -33,6 +33,24 @@ def as_graph(function: Callable, autograph: bool = False, **options: Any) -> Cal
     and losses can't use tensors in `if` and `for`, which they can't in fit either. `autograph`: for
     steps and losses of a user's own, which may be decorated with `tf.function`."""
     return tf.function(function, autograph=autograph, **options)
+
+
+class QuietGraph:
+    """A function as a graph, whose first run for each shape of its arguments has no chatter.
+
+    TensorFlow optimises a graph when it first runs, and says on stderr what it could not do.
+    """
+
+    def __init__(self, function: Callable, autograph: bool = False) -> None:
+        self._graph, self._ran = as_graph(function, autograph, reduce_retracing=True), set()
+
+    def __call__(self, *tensors: Any) -> Any:
+        shapes = tuple(tuple(t.shape) for t in tensors)
+        if shapes in self._ran:
+            return self._graph(*tensors)
+        self._ran.add(shapes)
+        with chatter_hidden():
+            return self._graph(*tensors)
 
 
 class KerasVariables(Replica):

@@ -1,7 +1,5 @@
 """`InStepLoop`: the loop of strategies whose ranks do the same updates, or equally many."""
 
-from contextlib import nullcontext
-
 import numpy as np
 
 from numba_kernels.spans import each
@@ -52,11 +50,10 @@ class InStepLoop(Loop):
         run, pulse = self.run, Pulse(self.run.team)
         first = len(run.history.epochs)
         rounds = AtOnce(run.players, run.overlap) if run.at_once else None
-        with rounds or nullcontext():
-            for epoch in range(first, first + epochs):
-                self.epoch(epoch, bar, signals, pulse, rounds)
-                if self.ends(signals):
-                    break
+        for epoch in range(first, first + epochs):
+            self.epoch(epoch, bar, signals, pulse, rounds)
+            if self.ends(signals):
+                break
         run.tell("on_fit_end")
 
     def epoch(self, number: int, bar, signals, pulse: Pulse, rounds: AtOnce | None) -> None:

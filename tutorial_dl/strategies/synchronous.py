@@ -168,11 +168,6 @@ class TwoSteps:
 
     def __call__(self, loss: float, samples: int) -> tuple[float, int]:
         """One update; `gradient` holds the mean over this rank's samples. See `fused.Step`."""
-        self.reduce(loss, samples)
-        return self.finish()
-
-    def reduce(self, loss: float, samples: int) -> None:
-        """The first step; see `Step.reduce`."""
         g = self.replica.gradient
         with span("reduce"):
             total, loss = self.team.allreduce(np.array([samples, samples * loss]))  # sums
@@ -183,11 +178,6 @@ class TwoSteps:
                 else:  # a mean over ranks: multiply each rank's weight by p
                     g *= g.dtype.type(self.team.size * samples / total)
                     self.compression.allreduce(self.team, g, self.left, "mean")
-        self._sums = total, loss
-
-    def finish(self) -> tuple[float, int]:
-        """The second step."""
-        g, (total, loss) = self.replica.gradient, self._sums
         if total:
             with span("update"):
                 if self.clip_norm is not None:

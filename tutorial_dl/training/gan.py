@@ -25,7 +25,6 @@ from .. import strategies
 from ..config import WITH_MASTER
 from ..data import Batches, Dataset
 from ..replica.gan import Game, numbered
-from ..runtime.at_once import can_overlap, team_beside
 from ..runtime.callback import Callback, callbacks_of
 from ..runtime.game import GENERATOR, Together, players
 from ..runtime.in_step import InStepLoop
@@ -135,8 +134,8 @@ def gan_trainer(
         average: An `Average` of the caller's; None: one is made. It is the first of the
             trainer's callbacks, except with a master, which has none.
         overlap: Whether the generator's reduction is under way while the discriminator's gradient
-            is computed, on another thread and a team of its own; for rules with simultaneous
-            turns. It changes no result. None: where ranks are on several machines.
+            is computed, on a team of its own; for rules with simultaneous turns. It changes no
+            result. None: where that is possible.
         watch: Whether to look out for a collapse and for dead players (gan_watch.py).
         options: Of the strategy.
 
@@ -177,13 +176,14 @@ def gan_trainer(
         )
     of_discriminator = strategies.get(names[1], team, **options)
     team = of_discriminator.team
-    if overlap is None:
-        apart = len(team.processes) < team.size - 1  # (`processes`: those on this machine)
-        overlap = at_once and apart and can_overlap()
-    elif overlap and not can_overlap():
-        raise ValueError("overlap needs an MPI that was started with MPI_THREAD_MULTIPLE")
-    own = team_beside(team) if overlap and team.size > 1 else team
-    overlap = own is not team
+    in_two = names[0] == "synchronous" and (of_discriminator.two_steps or both[0].undivided)
+    if overlap and in_two:
+        raise ValueError(
+            "reductions can't overlap with an allreduce, which waits for all ranks: leave out "
+            "overlap, or algorithm, compression and an optimizer that needs all weights at once"
+        )
+    overlap = at_once and team.size > 1 and not in_two and overlap is not False
+    own = team.split(0) if overlap else team
     rules = [strategies.get(names[0], own, **options), of_discriminator]
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")

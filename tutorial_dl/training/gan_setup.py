@@ -17,7 +17,7 @@ from .timeline import Timeline
 
 # Options that a game does not take, and their defaults
 REFUSED = (
-    "accumulate", "sync_batch_norm", "class_weight", "patience", "save_best", "compile", "one_copy",
+    "accumulate", "sync_batch_norm", "class_weight", "save_best", "compile", "one_copy",
     "compression", "pipeline", "tensor", "context",
 )  # fmt: skip
 # Options of GanConfig -> fields of Rules
@@ -33,13 +33,13 @@ def prepare_game(
     dataset: Dataset,
     team: Any,
     layout: Any,
-    callbacks: list,
+    callbacks: Callable[[str], list],
     adjusted: Callable[[Any], Any],
 ) -> Any:
     """Make the Trainer of a game that `config` describes. Collective.
 
-    `layout`, `callbacks` and `adjusted(optimizer)` are what the options of any run amount to
-    (setup.py).
+    `layout`, `callbacks(metric)` and `adjusted(optimizer)` are what the options of any run amount
+    to (setup.py); --patience waits for `metric` to improve.
 
     Raises ValueError for options that a game does not take.
     """
@@ -80,10 +80,16 @@ def prepare_game(
     dataset = in_memory(dataset)
     average = None if config.with_master else Average(game)
     quality = Quality(game, dataset, average, config.data.seed, alone=config.with_master)
+    if config.schedule.patience is not None and not quality.columns:
+        raise ValueError(
+            f"--patience needs a measure of the samples' quality, and there is none for data "
+            f"{dataset.name!r}: they must be numbers, images of classes, or showers"
+        )
     samples = Samples(game, dataset, config.data.seed)
+    asked_for = callbacks(quality.columns[0] if quality.columns else "")
     trainer = gan_trainer(
         game, dataset, name, both[0], batch_size=config.data.batch_size, seed=config.data.seed,
-        team=team, callbacks=[quality, samples, *callbacks],
+        team=team, callbacks=[quality, samples, *asked_for],
         progress=not config.output.quiet, checkpoint=config.checkpoint.checkpoint,
         checkpoint_every=config.checkpoint.checkpoint_every, clip_norm=asked.clip_norm,
         timeline=Timeline() if config.output.timeline else None, average=average,

@@ -56,7 +56,7 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica, dataset=None
             raise ValueError(f"--shard {shard} takes one model, and a GAN is two: use --shard 1")
         from .gan_setup import prepare_game
 
-        parts = layout_of(config, team.size), callbacks_of(config)
+        parts = layout_of(config, team.size), lambda metric: callbacks_of(config, metric)
         return prepare_game(config, made, dataset, team, *parts, lambda one: adjusted(config, one))
     asked = [OPTIONS[name].flag for name, value in vars(config.gan).items() if value is not None]
     if asked:
@@ -251,14 +251,15 @@ def _replaced(config: RunConfig) -> list[str]:
     return [name for name in names if name not in taken]
 
 
-def callbacks_of(config: RunConfig) -> list:
+def callbacks_of(config: RunConfig, metric: str = "val_loss") -> list:
+    """The callbacks that options ask for; --patience waits for `metric` to improve."""
     from . import callbacks
 
     found = []
     if config.schedule.target is not None:
         found.append(callbacks.Target(*target_of(config.schedule.target)))
     if config.schedule.patience is not None:
-        found.append(callbacks.EarlyStopping(patience=config.schedule.patience))
+        found.append(callbacks.EarlyStopping(metric, config.schedule.patience))
     if config.output.save_best is not None:
         found.append(callbacks.SaveBest(config.output.save_best))
     if config.output.log is not None:

@@ -26,7 +26,7 @@ class Row(NamedTuple):
     begin: int  # of the recording
     end: int
     spans: list[Span]
-    beside: Sequence[Span] = ()  # of another thread
+    beside: Sequence[Span] = ()  # what was under way meanwhile
 
 
 def kind(name: str) -> str:

@@ -49,7 +49,7 @@ from numba_kernels.trace.recording import LIMIT, Recording
 from ..options import check_timeline
 from .span_kinds import Row, flat, kind, share_out
 
-BESIDE = 1_000_000  # added to a rank's number: the Chrome trace's thread of what runs beside
+BESIDE = 1_000_000  # added to a rank's number: the Chrome trace's thread of what is under way
 __all__ = ["Timeline", "each", "gather", "record", "span"]
 
 
@@ -80,7 +80,7 @@ class Record(Recording):
             "begin": self.begin,  # ns of the node's monotonic clock, as for the spans
             "end": self.end,
             "spans": [list(each) for each in self.spans],  # [name, begin, end]
-            "beside": [list(each) for each in self.beside],  # of a thread beside
+            "beside": [list(each) for each in self.beside],  # under way meanwhile
             "lost": self.lost,
             "others": self.others,
             "clock": [],  # [time, ahead of rank 0, error], if nodes have compared clocks
@@ -211,7 +211,7 @@ class Timeline:
             events += [_complete(*each, place) for each in row.spans]
             if row.beside:
                 place["tid"] += BESIDE
-                words = {"name": f"rank {row.rank}, thread beside"}
+                words = {"name": f"rank {row.rank}, under way"}
                 events.append(_metadata("thread_name", **place, args=words))
                 events.append(
                     _metadata("thread_sort_index", **place, args={"sort_index": row.rank})

@@ -24,6 +24,7 @@ LOOKS = {
     "sum backward": {"facecolor": style.YELLOW, "hatch": "..."},
     "reduce": {"facecolor": style.ORANGE},
     "reduce + update": {"facecolor": style.ORANGE},
+    "reducing": {"facecolor": style.ORANGE, "hatch": "..."},  # while the rank does other things
     "update": {"facecolor": style.GREEN},
     "hand out": {"facecolor": style.YELLOW},
     "validation": {"facecolor": style.PINK},
@@ -78,7 +79,7 @@ def spans(timeline, window: tuple[float, float] | str = "auto") -> style.Figure:
             ylim=(len(rows) - 0.4, -0.6),
             xlabel=f"time since the recording began, {unit}"
             + f"; shares of every {(end - begin) / per_unit / COLUMNS:.3g} {unit}" * crowded
-            + "\nthe lower part of a bar: another thread of the rank" * any(beside)
+            + "\nthe lower part of a bar: what is under way meanwhile" * any(beside)
             + "".join(f"\n{note}" for note in timeline.notes()),
             title=_title(rows, begin, end),
         )

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from time import perf_counter_ns
 
 import clock
 import numpy as np
@@ -271,27 +272,18 @@ def test_other_threads_are_counted():
     assert [s[0] for s in seen.spans] == ["here"] and seen.others == 3
 
 
-def test_a_thread_beside_has_spans_of_its_own_and_no_waits():
+def test_what_is_under_way_has_a_list_of_its_own():
     from numba_kernels import trace
 
-    def wait():
-        spans.began()
-        spans.ended(spans.FLAG)
-
-    def elsewhere():
-        spans.beside.add(threading.get_ident())
-        with trace.span("outer"), trace.span("inner"):
-            wait()
-        spans.beside.discard(threading.get_ident())
-
+    spans.under_way("nobody records", perf_counter_ns())
     with trace.Recording() as seen:
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
+        begin = perf_counter_ns()
         with trace.span("here"):
-            wait()
-    assert [s[0] for s in seen.spans] == ["here", "wait"]
-    assert [s[0] for s in seen.beside] == ["outer", "inner"] and seen.others == 0
+            spans.under_way("there", begin)
+    spans.under_way("nobody records", begin)
+    assert [s[0] for s in seen.spans] == ["here"] and seen.others == 0
+    ((name, first, last),) = seen.beside
+    assert name == "there" and first == begin <= seen.spans[0][1] <= last <= seen.spans[0][2]
 
 
 def test_a_thread_that_stands_in_has_the_spans_and_waits_of_the_one_that_waits_for_it():

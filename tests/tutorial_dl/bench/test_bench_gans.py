@@ -1,13 +1,14 @@
 """Benches of GANs: what they measure, on small sizes; how runs are summed up."""
 
 import json
+import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tutorial_dl import bench
-from tutorial_dl.bench import gan_quality, gan_strategies
+from tutorial_dl.bench import gan_overlap, gan_quality, gan_strategies
 
 
 def overlapped_rounds(file):
@@ -15,22 +16,38 @@ def overlapped_rounds(file):
 
     from numba_kernels.bench.rows import merge
     from numba_kernels.team.team import Team
-    from tutorial_dl.bench import gan_overlap
 
-    team = Team()
-    with mock.patch.object(gan_overlap, "HIDDEN", 50):
-        row = gan_overlap.overlapped(team, 0.1, 1e9, 2)  # raises if ranks differ
-    if team.rank == 0:
+    small = {"HIDDEN": 50, "SAMPLES": (2,), "copy_bandwidth": lambda together: 1e9}
+    with mock.patch.multiple(gan_overlap, **small, keep_memory=lambda: None):
+        rows = gan_overlap.rows(0.1, False)  # raises if ranks differ
+    del os.environ[gan_overlap.NODE]
+    if Team().rank == 0:
         with open(file, "w") as out:
-            json.dump(merge([[row]]), out)
+            json.dump(merge([rows]), out)
 
 
 def test_overlapped_against_one_after_the_other(on_ranks, tmp_path):
     file = tmp_path / "rows.json"
-    on_ranks(2, overlapped_rounds, str(file), env={"NUMBA_KERNELS_NODE": "1"})
-    (row,) = json.loads(file.read_text())
-    assert row["parameters"] == 2 * (3 * 50 + 1) and row["ratio"] > 0
-    assert (row["algorithm"], row["peer"]) == ("overlapped", "one after the other")
+    on_ranks(2, overlapped_rounds, str(file))
+    rows = json.loads(file.read_text())
+    places = [row["what"].partition("rank, ")[2] for row in rows]
+    assert places == ["one machine", "2 nodes of one memory"]
+    for row in rows:
+        assert row["parameters"] == 2 * (3 * 50 + 1) and row["ratio"] > 0
+        assert (row["algorithm"], row["peer"]) == ("overlapped", "one after the other")
+        assert 0 < row["median_from"] <= row["median_of_ratios"] <= row["median_to"]
+    words = bench.gans_table({"machine": "m", "load": 0, "rows": rows}).splitlines()
+    assert words[-1].startswith(
+        "GAN round, 2 samples per rank, 2 nodes of one memory: overlapped /"
+    )
+
+
+def test_the_interval_of_a_median():
+    """It has the true median in 95% of 2000 samples (or a little more: it ends at values)."""
+    many = np.random.default_rng(0).normal(size=(2000, 40))
+    inside = [low <= 0 <= high for low, high in map(gan_overlap.interval, many)]
+    assert 0.94 < np.mean(inside) < 0.98
+    assert gan_overlap.interval(np.array([3.0, 1.0, 2.0])) == (1.0, 3.0)
 
 
 def test_the_simulation_as_its_own_generator_is_at_the_floor(monkeypatch):

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from numba_kernels.team.team import Team
 from tutorial_dl import config, data
 from tutorial_dl.cli.commands import app
+from tutorial_dl.training import gan_quality
+from tutorial_dl.training.callbacks import EarlyStopping
 from tutorial_dl.training.setup import prepare
 
 TRAIN = ["train", "--model", "one-dimensional-gan", "--data", "curve", "--epochs", "4", "--quiet"]
@@ -119,3 +121,67 @@ def test_a_penalty_needs_its_loss():
     asked = config.RunConfig.of(model="one-dimensional-gan", data="curve", gradient_penalty=3.0)
     with pytest.raises(ValueError, match="--gradient-penalty has no effect without"):
         prepare(asked, Team())
+
+
+def run_of(team, epochs=8, **options):
+    """Train by the options; the trainer."""
+    asked = {"model": "one-dimensional-gan", "data": "curve", "quiet": True, "epochs": epochs}
+    trainer = prepare(config.RunConfig.of(**asked | options), team)
+    trainer.fit_to(epochs)
+    return trainer
+
+
+def last_epoch(distances, patience):
+    """The first epoch after which none of the last `patience` epochs is the best so far."""
+    for epoch in range(1, len(distances) + 1):
+        best = 1 + int(np.argmin(distances[:epoch]))
+        if epoch - best >= patience:
+            return epoch
+    return len(distances)
+
+
+def test_patience_and_target_heed_the_quality():
+    whole = run_of(Team(), 30).history.column("distance")
+    end = last_epoch(whole, 2)
+    assert end < 30
+    tired = run_of(Team(), 30, patience=2)
+    assert tired.history.column("distance") == whole[:end]
+    assert tired.stopped.startswith(f"distance has not improved since epoch {end - 2}, 0.")
+    goal = float(np.median(whole[:5]))
+    there = 1 + next(i for i, distance in enumerate(whole) if distance <= goal)
+    content = run_of(Team(), 30, target=f"distance={goal!r}")
+    assert len(content.history.epochs) == there < 30
+    assert "distance" in content.stopped and "has reached" in content.stopped
+
+
+def stops(strategy):
+    team = Team()
+    trainer = run_of(team, 40, patience=1, strategy=strategy)
+    if team.rank == 0 or strategy == "synchronous":
+        distances = trainer.history.column("distance")
+        assert len(distances) == last_epoch(distances, 1) < 40
+
+
+@pytest.mark.parametrize("strategy", ["synchronous", "downpour"])
+def test_ranks_stop_together(on_ranks, strategy):
+    on_ranks(2, stops, strategy)
+
+
+def voxels():
+    part = data.Data.of(np.zeros((2, 4, 4, 4)), np.ones(2))
+    return data.Dataset("voxels", part, part)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "column", "better"),
+    [(data.digits, "accuracy_asked", 1), (voxels, "separation", -1), (data.curve, "distance", -1)],
+)
+def test_patience_waits_for_the_first_measure(dataset, column, better):
+    (first, *_), _ = gan_quality.measure_of(dataset(), 0)
+    assert (first, EarlyStopping(first).sign) == (column, better)
+
+
+def test_patience_needs_a_measure(monkeypatch):
+    monkeypatch.setattr(gan_quality, "measure_of", lambda *_: None)
+    with pytest.raises(ValueError, match=r"--patience needs a measure of .* for data 'curve': "):
+        run_of(Team(), patience=2)

@@ -7,7 +7,7 @@ import pytest
 
 from tutorial_dl.cli.notebooks import found, select
 from tutorial_dl.course import executing
-from tutorial_dl.figure_style import ENLARGED, ENLARGED_MIME
+from tutorial_dl.figure_style import KEEP, KEPT_FIGURE
 
 FIGURE = """
 from tutorial_dl import figure_style
@@ -35,8 +35,8 @@ def test_outputs_are_kept_until_something_changes(tmp_path):
     executing.execute(source, result)
     say, draw = (cell["outputs"][0] for cell in json.loads(result.read_text())["cells"])
     assert say["text"] in ("42\n", ["42\n"])
-    assert {"image/png", ENLARGED_MIME} <= draw["data"].keys()
-    assert ENLARGED not in os.environ
+    assert {"image/png", KEPT_FIGURE} <= draw["data"].keys()
+    assert KEEP not in os.environ
     assert executing.is_current(source, result)
     notebook(source, say="print(6 * 8)")
     assert not executing.is_current(source, result)

@@ -1,21 +1,27 @@
 """Decks name notebooks, cells, numbers and commands that are there; figures are put in."""
 
 import base64
+import io
 import json
+import pickle
 import re
 from pathlib import Path
 
 import pytest
 from commands_in_text import commands, wrong
+from PIL import Image
 
 from tutorial_dl import figure_style
 from tutorial_dl.course import slides
 from tutorial_dl.course.names import NOTEBOOKS
 from tutorial_dl.course.numbers import NUMBERS
+from tutorial_dl.figure_style import KEPT_FIGURE
+from tutorial_dl.layout import Layout
 
 ROOT = Path(__file__).parents[3]
 NAMES = {*NUMBERS, "date", "machine"}
-DECKS = slides.decks(ROOT / "slides")
+DECKS_AT = ROOT / "slides"
+DECKS = slides.decks(DECKS_AT)
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -32,6 +38,22 @@ def test_a_deck_names_only_what_is_there(deck):
     assert slides.problems(deck, ROOT / "notebooks", NAMES) == []
     lines = commands("\n".join(deck.slides))
     assert [f"{line}: {said}" for line in lines if (said := wrong(line, TARGETS))] == []
+
+
+def test_minutes_of_slides_are_those_of_the_timetable():
+    def minutes(slide):
+        (said,) = re.findall(r"<!--\s*(\d+) min\. \S", slide)
+        return int(said)
+
+    of_decks = [(deck.name[0], sum(map(minutes, deck.slides))) for deck in DECKS]
+    table = re.findall(
+        r"^\| (\d+):(\d+) \| (\d+) \| (\d) ", (DECKS_AT / "README.md").read_text(), re.M
+    )
+    assert [(number, int(took)) for _, _, took, number in table] == of_decks
+    begins = [60 * int(hour) + int(minute) for hour, minute, _, _ in table]
+    ends = [begin + int(row[2]) for begin, row in zip(begins, table, strict=True)]
+    assert all(0 <= begin - end <= 65 for end, begin in zip(ends, begins[1:], strict=False))
+    assert ends[-1] <= 17 * 60 and begins[0] == 9 * 60
 
 
 @pytest.mark.parametrize(
@@ -84,37 +106,83 @@ def test_a_deck_without_its_first_lines_is_refused(tmp_path):
         slides.Deck.read(tmp_path / "1_deck.md")
 
 
-def test_pictures_outputs_names_and_numbers_are_put_in(tmp_path, monkeypatch):
-    monkeypatch.setenv(figure_style.ENLARGED, "1")
+def shown(thing) -> dict:
+    """What a notebook keeps of a value."""
+    made = thing._repr_mimebundle_()
+    return {"output_type": "execute_result", "data": {"text/plain": "<...>"} | made}
+
+
+@pytest.fixture
+def film(monkeypatch):
+    """A figure and a film as notebooks keep them for slides."""
+    monkeypatch.setenv(figure_style.KEEP, "1")
     with figure_style.axes() as ax:
         ax.plot([0, 1])
-    picture = ax.figure._repr_png_()
-    shown = ax.figure._repr_mimebundle_() | {"image/png": base64.b64encode(picture).decode()}
-    gif = "data:image/gif;base64,R0lGODlh"
-    outputs = [
-        {"output_type": "stream", "name": "stdout", "text": ["one\n", "two\n", "three\n"]},
-        {"output_type": "display_data", "data": {"text/html": f'<img alt="" src="{gif}">'}},
-        {"output_type": "execute_result", "data": shown | {"text/plain": "<Figure>"}},
-    ]
-    cells = [{"id": "strip", "cell_type": "code", "source": CODE, "outputs": outputs}]
+
+    def frames():
+        for _ in range(2):
+            ax.plot([1, 0])
+            yield
+
+    kept = shown(ax.figure)
+    return kept, shown(figure_style.Film(ax.figure, frames()))
+
+
+def image(url: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(url)))
+
+
+def test_pictures_outputs_names_and_numbers_are_put_in(tmp_path, film):
+    printed = {"output_type": "stream", "name": "stdout", "text": ["one\n", "two\n", "three\n"]}
+    cells = [{"id": "a", "cell_type": "code", "source": CODE, "outputs": [printed, *film]}]
     (tmp_path / "05_allreduce.ipynb").write_text(json.dumps({"cells": cells}))
     text = (
-        "![w:9](allreduce:strip#2)\n![](allreduce:strip)\n```output allreduce:strip 2-3\n```\n"
-        "```source allreduce:strip\n```\n[[allreduce]] {{ speed }}\n<!-- note -->"
+        "![h:300](allreduce:a)\n![w:600 h:400](allreduce:a)\n![h:260](allreduce:a#2)\n"
+        "```output allreduce:a 2-3\n```\n"
+        "```source allreduce:a\n```\n[[allreduce]] {{ speed }} [[allreduce]]\n<!-- note -->"
     )
     made = slides.render(deck(text, tmp_path), tmp_path, {"speed": "2.5"})
-    large = shown[figure_style.ENLARGED_MIME]
-    assert f"![w:9](data:image/png;base64,{large})\n![]({gif})" in made
+    pictures = re.findall(r"!\[w:(\d+) h:(\d+)\]\(data:image/(\w+);base64,([^)]+)\)", made)
+    assert [one[:3] for one in pictures] == [
+        ("1152", "300", "png"), ("600", "400", "png"), ("576", "260", "gif"),
+    ]  # fmt: skip
+    sizes = [image(one[3]).size for one in pictures]
+    assert sizes == [(2304, 600), (1200, 800), figure_style.SLIDE_FILM]
+    assert image(pictures[2][3]).n_frames == 2
     assert "```text\ntwo\nthree\n```\n```python\nx = 1\ny = 2\n```" in made
-    assert "notebook 5, *Allreduce* 2.5" in made
-    assert base64.b64decode(large).startswith(b"\x89PNG") and large != shown["image/png"]
-    for missing in ("![](allreduce:strip#3)", "```output allreduce:strip 8-9\n```"):
-        with pytest.raises(slides.DeckError, match=r"has 2 figures|no such output"):
+    assert "\nNotebook 5, *Allreduce* 2.5 notebook 5, *Allreduce*" in made
+    for missing in ("![h:9](allreduce:a#3)", "```output allreduce:a 8-9\n```", "![](allreduce:a)"):
+        with pytest.raises(slides.DeckError, match=r"has 2 figures|no such output|have a height"):
             slides.render(deck(f"{missing}\n<!-- x -->", tmp_path), tmp_path, {})
 
 
-def test_without_the_variable_a_figure_has_one_form(monkeypatch):
-    monkeypatch.delenv(figure_style.ENLARGED, raising=False)
+def test_each_form_of_a_film_has_a_layout_of_its_own(monkeypatch):
+    monkeypatch.setenv(figure_style.KEEP, "1")
+    with figure_style.panels(1, 2, width=8) as (figure, (panels,)):
+        for ax in panels:
+            ax.set(xlabel="x", ylabel="a label that is rather long")
+            ax.text(0.5, 0.5, "small", size=6)
+        film = figure_style.Film(figure, iter([None, None]))
+    assert Image.open(io.BytesIO(film.gif)).size == (1600, 400)
+    # The figure is left in the form for slides.
+    assert tuple(figure.bbox.size) == figure_style.SLIDE_FILM
+    figure.draw_without_rendering()
+    left, right = (ax.get_tightbbox() for ax in panels)
+    assert figure.bbox.contains(*left.min) and figure.bbox.contains(*right.max)
+    assert left.x1 <= right.x0
+    assert panels[0].texts[0].get_fontsize() == figure_style.SLIDE_TYPE
+
+
+def test_a_layout_is_kept_as_its_figure(monkeypatch):
+    monkeypatch.setenv(figure_style.KEEP, "1")
+    kept = pickle.loads(base64.b64decode(Layout(workers=2)._repr_mimebundle_()[KEPT_FIGURE]))
+    assert isinstance(kept, figure_style.Figure) and kept.axes[0].get_title(loc="left")
+
+
+def test_without_the_variable_figures_and_films_have_one_form(monkeypatch):
+    monkeypatch.delenv(figure_style.KEEP, raising=False)
     with figure_style.axes() as ax:
         ax.plot([0, 1])
     assert ax.figure._repr_mimebundle_() == {}
+    film = figure_style.Film(ax.figure, iter([None]))
+    assert film._repr_mimebundle_().keys() == {"text/html", "text/plain"}

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
 from numba_kernels.allreduce.schedules import Message, rounds
 from tutorial_dl import figure_style as style
@@ -43,7 +43,7 @@ def timetable(ranks: int = 4) -> style.Figure:
             sent = sum(messages[0].part for messages in plan)
             long.set_title(f"{name}: {sent:g} vectors")
             long.set_xticks(range(ranks), [f"rank {r}" for r in range(ranks)])
-        labels = ("short vector:\ntime (latencies)", "long vector:\ntime (vectors)")
+        labels = ("short vector:\ntime", "long vector:\ntime")
         for ax, label in zip(grid[:, 0], labels, strict=True):
             ax.set_ylabel(label)
             ax.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -238,8 +238,7 @@ def allreduce_times(
         ax.plot([], [], label=name, **_of(name, name in predicted, name in measured))
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
-    prefixed = _prefixed if over == "bytes" else lambda n, _: f"{n:g}"
-    ax.xaxis.set_major_formatter(FuncFormatter(prefixed))
+    ax.xaxis.set_major_formatter(_prefixed if over == "bytes" else "{x:g}")
     ax.yaxis.set_major_formatter(EngFormatter("s"))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("vector (bytes)" if over == "bytes" else "ranks")
@@ -310,6 +309,8 @@ def side_by_side(*panels: Mapping, sharey: bool = True) -> style.Figure:
         for ax, arguments in zip(grid[0], panels, strict=True):
             allreduce_times(**arguments, ax=ax)
             ax.get_legend().remove()  # one legend for all panels, below them
+            if sharey and ax is not grid[0][0]:
+                ax.set_ylabel("")
             for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
                 entries[label] = handle
         figure.legend(

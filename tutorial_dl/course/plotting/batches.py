@@ -59,7 +59,8 @@ def batch_errors(
     style.log_x(ax, batches)
     style.log_y(ax)
     if per_rank:
-        upper = ax.secondary_xaxis("top")
+        # The same axis again. Matplotlib's own functions for that can't be pickled.
+        upper = ax.secondary_xaxis("top", functions=(np.positive, np.positive))
         upper.set_xticks(batches, [f"{batch / per_rank:g}" for batch in batches])
         upper.xaxis.set_minor_locator(NullLocator())
         upper.set_xlabel(f"ranks of {per_rank} samples each")
@@ -67,7 +68,7 @@ def batch_errors(
 
 @style.one_panel(
     "The largest stable rate while the network learns", "updates", "learning rate",
-    width=7.6, legend="lower left",
+    width=7.6, legend="upper center",
 )  # fmt: skip
 def stable_rates(ax, updates: Sequence[int], limits: np.ndarray, asked: Mapping[str, float]):
     """The largest stable learning rate during training, one line per run, and requested rates.

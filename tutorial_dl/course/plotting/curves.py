@@ -131,6 +131,7 @@ def descent_film(
         beside.yaxis.set_minor_formatter(NullFormatter())
         beside.set(xlabel=_CLOCKS[by], ylabel="loss (mean squared error)")
         beside.legend(loc="upper right")
+        style.title(figure, title)
 
         def play() -> Iterator[None]:
             for now in np.linspace(0, end, frames):
@@ -139,7 +140,6 @@ def descent_film(
                     path.set_data(*run.path[: step + 1].T)
                     head.set_data(*run.path[step : step + 1].T)
                     curve.set_data(np.arange(step + 1) * per_step[label], values[label][: step + 1])
-                surface.set_title(title)
                 yield
 
         return style.Film(figure, play())

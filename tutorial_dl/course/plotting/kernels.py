@@ -100,8 +100,7 @@ def beside(
             ax.set_xscale("log")
         else:
             ax.set_xlim(left=0)
-        unit = EngFormatter("s")
-        ax.xaxis.set_major_formatter(lambda seconds, at: unit(seconds, at) if seconds else "0")
+        ax.xaxis.set_major_formatter(_seconds)
         ax.set(title=title, xlabel="time")
         style.legend_beside(ax)  # bars may reach anywhere on the axes
     return ax.figure
@@ -139,37 +138,48 @@ def step_traffic(ways: Mapping[str, Mapping[str, float]]) -> style.Figure:
 def fused_step(ranks: int = 4) -> style.Figure:
     """The two windows during a fused step: one row per rank, one column per slice.
 
-    A cell has the colour of the rank that works on it. The code is numba_kernels/step/step.py.
+    A cell has the colour of the rank that works on it; g are gradients, w' new weights, and s is a
+    slice of the optimizer's state, which no other rank has: see numba_kernels/step/step.py.
     """
     titles = (
-        "1. rank r writes its gradient\n    into row r",
-        "2. rank r averages slice r of all gradients,\n    and writes slice r of all new weights",
-        "3. rank r has all new weights in row r\n    for its next gradient",
+        "1. rank r writes its\ngradient into row r",
+        "2. rank r updates\nslice r of all rows",
+        "3. rank r uses the\nweights in row r",
     )
-    with style.panels(1, 3, width=3.9, height=3.6) as (figure, axes):
+    with style.panels(1, 3, width=3.4, height=3.8) as (figure, axes):
         for number, (ax, title) in enumerate(zip(axes[0], titles, strict=True)):
             updates = number == 1
             for row in range(ranks):
                 for column in range(ranks):
-                    text = (f"$g_{row}$", "$g \\to w$", "$w$")[number]
+                    text = (f"$g_{row}$", "$w'$", "$w'$")[number]
                     _owned(ax, (column, row), column if updates else row, text)
-                ax.text(-0.15, row + 0.5, f"row {row}", ha="right", va="center", size=9)
-                ax.text(row + 0.5, -0.2, f"slice {row}", ha="center", va="bottom", size=9)
-            for rank in range(ranks):
-                text = "state" if updates else f"rank {rank}"
-                _owned(ax, (rank, ranks + 0.6), rank, text, height=0.6)
-            words = "each rank keeps the optimizer state of its slice" if updates else "colours"
-            ax.text(ranks / 2, ranks + 0.45, words, ha="center", va="bottom", size=8)
-            if number:
-                look = {"rotation": 90, "weight": "bold", "color": style.GREY}
-                ax.text(-1.35, ranks / 2, "barrier", ha="center", va="center", **look)
-            ax.set(xlim=(-1.6, ranks + 0.1), ylim=(ranks + 1.3, -0.6), aspect="equal", title=title)
+                ax.text(-0.15, row + 0.5, str(row), ha="right", va="center", size=9)
+                ax.text(row + 0.5, -0.2, str(row), ha="center", va="bottom", size=9)
+            for rank in range(ranks) if updates else ():
+                _owned(ax, (rank, ranks + 0.25), rank, "$s$", height=0.7)
+            if updates:
+                ax.text(-0.15, ranks + 0.6, "state", ha="right", va="center", size=9)
+            # Words beside the rows: what the numbers mean, or what comes before this panel.
+            look = {"weight": "bold", "color": style.GREY} if number else {}
+            words = "barrier" if number else "row"
+            ax.text(-1.0, ranks / 2, words, ha="center", va="center", rotation=90, **look)
+            ax.text(ranks / 2, -0.75, "slice", ha="center", va="bottom")
+            ax.set(xlim=(-1.4, ranks + 0.1), ylim=(ranks + 1.0, -1.4), aspect="equal", title=title)
             ax.title.set_size(10)
             ax.set_axis_off()
+        looks = {f"rank {r}": {"facecolor": _pale(r)} for r in range(min(ranks, 7))}
+        style.patch_legend(figure, looks, ncols=4)
     return figure
+
+
+def _pale(rank: int) -> tuple[float, ...]:
+    return tuple(0.45 * c + 0.55 for c in to_rgb(style.colour(rank)))
 
 
 def _owned(ax: Axes, at, rank: int, text: str, height: float = 1.0) -> None:
     """Draw a cell in the colour of the rank that works on it."""
-    pale = tuple(0.45 * c + 0.55 for c in to_rgb(style.colour(rank)))
-    _cell(ax, at, (1, height), text, 9, facecolor=pale, edgecolor="white", linewidth=2)
+    _cell(ax, at, (1, height), text, 9, facecolor=_pale(rank), edgecolor="white", linewidth=2)
+
+
+def _seconds(value: float, position: int | None = None) -> str:
+    return EngFormatter("s")(value, position) if value else "0"

@@ -99,7 +99,7 @@ def message_times(
             style.log_y(ax, leading=(1,))
         words, where = f"n½ = {_bytes(half)}", ("data", "axes fraction")
         style.note(bandwidth, words, (half, 0), (5, 8), where, color=style.GREY)
-        time.legend()
+        style.legend_below(time, columns=3)
     return figure
 
 
@@ -136,7 +136,8 @@ def ways_to_miss() -> style.Figure:
                 to = (6 + rank, (rank + 1) % 3)
                 style.arrow(ax, (6 + rank, rank), to, mutation_scale=14, **look)
             ax.set(title=title, xlim=(0, 10), ylim=(2.6, -0.6), xlabel="time", xticks=[])
-            ax.set_yticks(range(3), [f"rank {rank}" for rank in range(3)])
+            first = ax is axes[0][0]  # the other panels have the same rows
+            ax.set_yticks(range(3), [f"rank {rank}" if first else "" for rank in range(3)])
             ax.tick_params(axis="y", length=0)
             ax.grid(False)
         style.patch_legend(figure, {"computes": {"facecolor": style.BLUE}, "waits": WAIT})

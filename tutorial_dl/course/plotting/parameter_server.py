@@ -7,7 +7,7 @@ from math import isnan
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Lines, Numbers
@@ -245,7 +245,7 @@ def on_equal_terms(
         right.set(xlabel="seconds of training", ylabel="validation loss" if columns == 1 else "")
         for ax, title in zip((left, right), titles, strict=True):
             ax.set(title=title, xlim=(0, None))
-        left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        left.xaxis.set_major_formatter("{x:,.0f}")
         left.xaxis.set_major_locator(MaxNLocator(5))
         right.xaxis.set_major_locator(MaxNLocator(5))
         style.log_y(left)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Lines, Numbers
@@ -247,7 +247,7 @@ def pace_by_workers(ax, workers: Sequence[int], predicted: Lines, measured: Line
     style.predicted_measured_each(ax, workers, predicted, measured)
     style.log_x(ax, workers)
     ax.set_yscale("log", base=2)
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_major_formatter("{x:g}")
 
 
 def kept_pace(

@@ -71,8 +71,8 @@ def _turns(ring: Axes, scores: Axes, ranks: int) -> Iterator[None]:
             held[rank].set_facecolor(style.colour(block))
             words[rank].set_text(f"k{block}")
             _square(scores, rank, block, style.colour(block), f"{step}")
-        ring.set_title(f"Step {step}: each rank uses the block it holds", size=10)
-        scores.set_title("Computed so far, with the step", size=10)
+        ring.set_title(f"Step {step}: each rank\nuses the block it holds", size=10)
+        scores.set_title("Computed so far,\nwith the step", size=10)
         yield
 
 

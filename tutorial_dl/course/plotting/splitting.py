@@ -61,9 +61,9 @@ def cut_products(ranks: int = 3) -> style.Figure:
         raise ValueError(f"ranks must be from 2 to 4, got {ranks}")
     with style.panels(3, 1, width=9.6, height=1.9) as (figure, panels):
         titles = (
-            "By columns: every rank needs all inputs, and computes some of the outputs",
-            "By rows: every rank needs some of the inputs, and computes a term of a sum",
-            "The pair: by columns, then by rows; only the sum at the end needs the others",
+            "By columns: every rank needs all inputs, and computes some outputs",
+            "By rows: every rank needs some inputs, and computes a term of a sum",
+            "By columns, then by rows: only the sum at the end needs the others",
         )
         for ax, title in zip(panels[:, 0], titles, strict=True):
             ax.set_title(title, weight="normal", size=10)
@@ -93,7 +93,7 @@ def cut_products(ranks: int = 3) -> style.Figure:
         row.sign("=")
         row.matrix("y", SAMPLES, OUTPUTS)
         for ax in panels[:, 0]:
-            ax.set(xlim=(0, row.x), ylim=(-1.25, 1.25), aspect="equal", anchor="W")
+            ax.set(xlim=(0, row.x), ylim=(-1.25, 1.25))
         looks = {f"rank {rank}": {"facecolor": style.colour(rank)} for rank in range(ranks)}
         style.patch_legend(figure, looks | {"all ranks": {"facecolor": WHOLE}})
     return figure

@@ -133,7 +133,7 @@ def throughput(ax, ranks: Sequence[int], predicted: Numbers, measured: Numbers, 
         ax.text(crowded[0] - 0.46, 0.98, words, size=9, **where)
     ax.set(xlim=(-0.5, at[-1] + 0.5), ylim=(0, 1.3 * max(*predicted, *measured)))
     ax.set_xticks(at, [counted(p, "rank") for p in ranks])
-    ax.yaxis.set_major_formatter(lambda value, _: _thousands(value))
+    ax.yaxis.set_major_formatter(_thousands)
     ax.grid(visible=False, axis="x")
 
 
@@ -238,5 +238,5 @@ def overlapped(ax, seconds: dict[str, float], hidden: float):
     ax.grid(axis="y", visible=False)
 
 
-def _thousands(value: float) -> str:
+def _thousands(value: float, position: int | None = None) -> str:
     return f"{value / 1000:.0f}k" if value >= 10_000 else f"{value:.0f}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...figure_style import ENLARGED_MIME
+from ...figure_style import KEPT_FIGURE, KEPT_FILM
 from ..names import NOTEBOOKS
 from .public import ROOTS
 
@@ -123,10 +123,11 @@ def with_labels(notebook: str, content: dict, labelled: Iterable[Cell]) -> dict:
         if cell["cell_type"] == "markdown":
             text = "".join(cell["source"]).replace("](../docs/", "](../")
             cell = cell | {"source": text}
-        if cell["cell_type"] == "code":  # the form of figures that is for slides
+        if cell["cell_type"] == "code":
             outputs = as_shown(cell.get("outputs", ()))
             for output in outputs:
-                output.get("data", {}).pop(ENLARGED_MIME, None)
+                for only_slides in (KEPT_FIGURE, KEPT_FILM):
+                    output.get("data", {}).pop(only_slides, None)
             cell = cell | {"outputs": outputs}
         cells.append(cell)
     return content | {"cells": cells}

@@ -33,4 +33,4 @@ def test_cuts_are_points_and_named_ones_have_their_names():
     assert any(list(line.get_xdata()) == [80, 80] for line in ax.get_lines())
     names = {text.get_text(): getattr(text, "xy", None) for text in ax.texts}
     assert names["best"] == (10, 8) and names["slow"] == (40, 30)
-    assert "does not fit into 80 GB" in names
+    assert "over 80 GB" in names

@@ -306,6 +306,6 @@ def test_the_window_shows_who_works_where(ranks):
             assert rank_of(writes, column, row_) == row_ % many
             assert rank_of(updates, column, row_) == column % many
             assert rank_of(copies, column, row_) == row_ % many
-    assert texts(updates).count("state") == ranks
+    assert texts(updates).count("$s$") == ranks
     assert f"$g_{ranks - 1}$" in texts(writes)
     assert sum(texts(ax).count("barrier") for ax in (writes, updates, copies)) == 2
