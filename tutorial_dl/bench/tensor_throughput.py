@@ -27,7 +27,7 @@ from tutorial_dl import replica, strategies
 from tutorial_dl.model_parallel.grid import Grid
 
 WIDTH, LAYERS, CLASSES, SAMPLES = 1024, 4, 10, 1024
-FIRST, TURN, WARM, ROUNDS, RECORDED = 2, 6, 1, 3, 12
+FIRST, TURN, WARM, ROUNDS, RECORDED = 4, 12, 1, 3, 24
 WHAT, ALONE = "tensor parallel", "one rank, whole model"
 STEP, GRADIENT = "training step", "gradient"
 

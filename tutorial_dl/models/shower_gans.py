@@ -10,7 +10,8 @@ The small generator knows what is simple about showers, and learns the rest. A v
 
 where both distributions are softmaxes: the logarithm of the data's mean, fitted in ln E, plus what
 the network adds. It adds fluctuations from 48 numbers of noise per shower, and from one number per
-voxel, times a learned amplitude.
+voxel, times a learned amplitude. Those of the response have the spread that the data have at this
+energy, times what the network learns: it falls as about 1 / sqrt(E).
 
 The discriminator sees the logarithms of the voxels, and what a physicist would look at (energies,
 centres and widths of the layers, how many voxels are hit, the energy ratio). Beside its score it
@@ -40,6 +41,7 @@ class Means:
     Attributes:
         threshold: The smallest energy in a voxel that is not 0, GeV.
         response: Mean of the energy in all voxels over the particle's.
+        spread: c, d in ln(standard deviation of that over its mean) = c + d ln(E / 100).
         profile: (2, layers): a, b in ln(share of a layer) = a + b ln(E / 100).
         transverse: (layers, x, y): mean share of each voxel in its layer.
     """
@@ -50,10 +52,35 @@ class Means:
         self.threshold = float(x[x > 0].min()) if (x > 0).any() else 0.0
         self.response = float(np.mean(total / energies))
         shares = np.log(layers / total[:, None] + 1e-5)
-        terms = np.stack([np.ones(len(x)), np.log(energies / 100)], axis=1)
+        logs = np.log(energies / 100)
+        terms = np.stack([np.ones(len(x)), logs], axis=1)
         self.profile = np.linalg.lstsq(terms, shares, rcond=None)[0]
+        away = total / energies
+        away = away - terms @ np.linalg.lstsq(terms, away, rcond=None)[0]
+        self.spread = fitted_spread(away[:, None] / self.response, logs)[:, 0]
         mean = x.mean(axis=0) / layers.mean(axis=0)[:, None, None].clip(1e-12)
         self.transverse = mean + 1e-6
+
+
+# The mean of ln |z| of a standard normal z: -(Euler's constant + ln 2) / 2
+LOG_OF_NORMAL = -0.5 * (np.euler_gamma + np.log(2))
+
+
+def fitted_spread(away: np.ndarray, logs: np.ndarray) -> np.ndarray:
+    """How the standard deviation depends on energy: (2, k), c and d of each column.
+
+    ln(standard deviation) = c + d ln(E / 100), a regression of the logarithms of absolute values
+    (Harvey, Econometrica 44, 1976), as if the values were normal.
+
+    Args:
+        away: (s, k) values of mean 0.
+        logs: (s,) ln(E / 100).
+    """
+    terms = np.stack([np.ones(len(logs)), logs], axis=1)
+    least = 1e-6 + 1e-3 * np.abs(away).max(axis=0, initial=0.0)  # one that is 0 has no logarithm
+    found = np.linalg.lstsq(terms, np.log(np.maximum(np.abs(away), least)), rcond=None)[0]
+    found[0] -= LOG_OF_NORMAL
+    return found
 
 
 def _looked_at(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -117,7 +144,9 @@ def _generator(shape: tuple[int, ...], means: Means):
     x = layers.Dense(128, "swish")(layers.Dense(128, "swish")(own))
 
     # Energy in each layer
-    response = means.response * ops.exp(0.05 * layers.Dense(1)(x))  # (s, 1)
+    c, d = means.spread.tolist()
+    by_energy = ops.exp(terms[:, :1] * d + c)
+    response = means.response * ops.exp(by_energy * layers.Dense(1)(x))  # (s, 1)
     a, b = means.profile.astype(np.float32)
     profile = terms[:, :1] * b + a + 0.3 * layers.Dense(depth)(x)
     energies = ops.reshape(y, (-1, 1)) * response * ops.softmax(profile, axis=-1)  # (s, depth)
@@ -165,7 +194,7 @@ def features(keras, x, y, threshold: float):
 def _standardised(keras, image, y, x: np.ndarray, energies: np.ndarray, means: Means):
     """The features of `image`, less the mean and over the spread that they have in the data.
 
-    Those of the energies depend on E: the mean is a polynomial in ln E.
+    Both depend on E: the mean is a polynomial in ln E, and so is the logarithm of the spread.
     """
     threshold = max(means.threshold, 1e-6)
     of_data = np.asarray(
@@ -174,10 +203,11 @@ def _standardised(keras, image, y, x: np.ndarray, energies: np.ndarray, means: M
     )  # fmt: skip
     powers = np.log(energies[:, None] / 100) ** np.arange(3)
     fit = np.linalg.lstsq(powers, of_data, rcond=None)[0]
-    spread = (of_data - powers @ fit).std(axis=0) + 1e-3
+    c, d = fitted_spread(of_data - powers @ fit, powers[:, 1]).astype(np.float32)
     log = keras.ops.log(keras.ops.reshape(y, (-1, 1)) / 100)
     mean = sum(log**i * row for i, row in enumerate(fit.astype(np.float32)))
-    return (features(keras, image, y, threshold) - mean) / spread.astype(np.float32)
+    spread = keras.ops.exp(log * d + c) + 1e-3
+    return (features(keras, image, y, threshold) - mean) / spread
 
 
 def _sums(keras, image, y, means: Means):

@@ -158,6 +158,25 @@ def test_small_shower_gan_begins_with_the_means_of_the_data(capfd):
     assert not said  # TensorFlow can't fuse a part of this discriminator's graph, and says so
 
 
+def test_spread_of_the_response_falls_with_energy_as_in_the_data():
+    """From showers of known resolution, 10% at 100 GeV and falling as 1 / sqrt(E)."""
+    from tutorial_dl.models.shower_gans import Means, fitted_spread
+
+    random, n = np.random.default_rng(1), 20_000
+    energies = random.uniform(10, 500, n)
+    law = 0.1 * (energies / 100) ** -0.5
+    x = (
+        np.full((n, 4, 2, 2), 1 / 16)
+        * (energies * (1 + law * random.standard_normal(n)))[:, None, None, None]
+    )
+    found = Means(x, energies).spread
+    np.testing.assert_allclose(found, [np.log(0.1), -0.5], rtol=0.02)
+    normal = random.standard_normal((n, 2)) * [3.0, 0.0]  # the same at all energies; always 0
+    spread = fitted_spread(normal, np.log(energies / 100))
+    np.testing.assert_allclose(spread[:, 0], [np.log(3), 0], atol=0.03)
+    assert np.isfinite(spread).all()
+
+
 def test_features_that_the_discriminator_sees():
     """Against the same quantities in numpy, of showers that fill all layers."""
     from tutorial_dl.models.shower_gans import features
