@@ -67,10 +67,7 @@ class Failing:
         peer = isinstance(error, PeerError)
         if peer and heard:
             error.tell(self.roles)
-        text = f"{type(error).__name__}: {error}"
-        if peer:
-            text = str(error) if heard else f"in another team, {error}"
-        text = text.replace("\n", " ").removesuffix(": ")
+        text = _in_words(error, heard)
         fresh, again = self.failure is None, self.renews
         if fresh or again:  # `again`: the failure before was in an earlier cell
             self.refuse_after(error, text)
@@ -102,6 +99,19 @@ class Failing:
         first, text = (error.cause, error.reason) if peer and heard else (self.rank, text)
         kind = Kind.FAILED if self.is_cause else Kind.FOLLOWED
         mail.post(kind, text, (first, 0, self.count))
+
+    def tell_anew(self, error: BaseException) -> None:
+        """Abort, and tell the others of this failure even if they were told of one before.
+
+        A team that is made within this one has failed. The ranks that make it wait for this rank,
+        and have heard of the failure before: for them it no longer counts (`heed_for`).
+        """
+        mail = self.letters
+        told = mail.told if mail else 0
+        self.abort(error)
+        if mail is not None and mail.told == told:
+            kind = Kind.FOLLOWED if isinstance(error, PeerError) else Kind.FAILED
+            mail.post(kind, _in_words(error), (self.rank, 0, self.count))
 
     def refuse_after(self, error: BaseException, text: str) -> None:
         """Let every further call raise `error`, until the team is recovered."""
@@ -184,6 +194,13 @@ class Failing:
         # When Python ends, `_end` has told the others, and this module's names may be gone.
         if not finalizing():
             self.say_the_end()
+
+
+def _in_words(error: BaseException, heard: bool = False) -> str:
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, PeerError):
+        text = str(error) if heard else f"in another team, {error}"
+    return text.replace("\n", " ").removesuffix(": ")
 
 
 def abort_all(error: BaseException) -> None:
