@@ -120,17 +120,20 @@ def makes_the_world():
             free(world)
     assert places > 10
 
-    functions = [of.processes]
-    for number in range(1, 5):  # now while it learns of the ranks' processes
+    number, places = 0, 1
+    while number <= places:  # now while it learns of the ranks' processes
         free(world)
         of._world = None
-        world = of.world_of(MPI.COMM_WORLD)
-        with contextlib.suppress(KeyboardInterrupt):
-            at_place(number if world.rank == 0 else 0, world.ready, functions)
-        while world.generation == 0:
+        world, passed = of.world_of(MPI.COMM_WORLD), 0
+        with contextlib.suppress(KeyboardInterrupt, of.TeamError):
+            passed = at_place(number if world.rank == 0 else 0, world.ready, [of.processes])
+        places = passed if number == 0 else places
+        while world.generation == 0 < number:
             with contextlib.suppress(of.TeamError):
                 world.ready()
+        number += 1
         assert len(world.processes) == 1 and world.failure is None
+    assert places > 2
     if kept is not None:
         free(world)
         of._world = kept
@@ -168,15 +171,15 @@ def refused():
         return None
 
     if everyone.rank < 2:
-        raised = pytest.raises(KeyboardInterrupt if comm.rank else PeerError)
-        with mock.patch.object(Waiting, "wait_until", wait_until), raised:
+        raised = KeyboardInterrupt if comm.rank else PeerError
+        with mock.patch.object(Waiting, "wait_until", wait_until), pytest.raises(raised):
             Team(comm)
         with pytest.raises(TeamError, match="a rank failed while a team was made from this"):
             Team(comm)
         waits = 1
         with (
             mock.patch.object(Waiting, "wait_until", wait_until if comm.rank else real),
-            raised,
+            pytest.raises(raised),
         ):
             Team(other)
     everyone.recover(120)
