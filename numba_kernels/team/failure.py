@@ -174,9 +174,12 @@ class Failing:
         mail.collect()
         for rank, own in part.mates.items():
             told, letter = mail.heard.get(rank, (0, None))
-            if told > mail.settled.get(rank, 0):
-                mail.settled[rank] = told
-                if letter.cell >= mail.cell:
+            if told > (settled := mail.settled.get(rank, 0)):
+                # One at a time: that rank may have failed in the next try, too, for which this one
+                # would wait.
+                now = letter.cell >= mail.cell
+                mail.settled[rank] = settled + 1 if now else told
+                if now:
                     raise letter.error().renumbered(part.mates)
             if part.letters is None and rank in mail.ended:
                 raise PeerError(own, LEFT)
