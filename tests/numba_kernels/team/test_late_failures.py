@@ -86,7 +86,7 @@ def interrupted_in_the_end():
         team.abort(ValueError("first"))
 
     def wait_until(finished, *limits):
-        if not team._duplicates:
+        if not team._duplicates or team.comm is team._duplicates[-1][0]:
             return wait(finished, *limits)
         if interrupts:
             raise KeyboardInterrupt
