@@ -17,6 +17,7 @@ import socket
 import sys
 from pathlib import Path
 
+import asleep
 import remains
 from light_pytest import instead_of_pytest
 from modules import load_file
@@ -97,6 +98,7 @@ def recover(before: remains.Before) -> dict:
 
 def run(file: str, function: str, arguments: list) -> str:
     """The error that the function raised, in one line; its output has the traceback."""
+    asleep.runs(file)
     try:
         getattr(load_file(file), function)(*arguments)
     except BaseException as error:
