@@ -56,7 +56,7 @@ def run_here(notebook: Path, folder: Path, seconds: float = SECONDS) -> None:
             try:
                 async with asyncio.timeout(seconds) as limit:
                     await client.async_execute(cleanup_kc=False)
-            except (TimeoutError, DeadKernelError):  # nbclient takes the end of its task for that
+            except (TimeoutError, DeadKernelError):  # nbclient takes its cancelled task for one
                 if not limit.expired():
                     raise
                 raise TimeoutError(f"not done within {seconds:g} s") from None
