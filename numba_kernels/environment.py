@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .launcher import local_ranks, under_mpi
+from .launcher import launched, local_ranks, under_mpi
 
 MOST_RANKS = 1024  # more on one node is probably a typing error
 MOST_PER_CORE = 8  # ranks that are of use; the notebooks start up to eight on two cores
@@ -71,11 +71,26 @@ def set_threads(ranks_on_node: int | None = None) -> int:
     """Give this rank its share of the cores; return the number of threads per rank.
 
     Call it before importing numpy, numba or TensorFlow. By default the number of ranks on the node
-    is taken from the environment variables of mpiexec or srun.
+    is taken from the environment variables of mpiexec or srun. Cores to which srun has bound this
+    rank alone are its share.
     """
-    threads = threads_per_rank(local_ranks() if ranks_on_node is None else ranks_on_node)
+    if ranks_on_node is None:
+        ranks_on_node = 1 if bound_by_srun() else local_ranks()
+    threads = threads_per_rank(ranks_on_node)
     os.environ.update(thread_environment(threads))
     return threads
+
+
+def bound_by_srun() -> bool:
+    """Return whether srun has bound this rank to its own cores, as with --cpu-bind=cores."""
+    found, each = launched(), os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return (
+        found is not None
+        and found.by == "srun"
+        and each.isdigit()
+        and hasattr(os, "sched_getaffinity")
+        and len(os.sched_getaffinity(0)) <= int(each)
+    )
 
 
 def share_cores() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import either_mpi
 import pytest
 
-from numba_kernels import environment, launch
+from numba_kernels import environment, launch, launcher
 from numba_kernels.launch import mpiexec
 
 SECONDS = 60
@@ -195,6 +195,23 @@ def test_a_process_of_its_own_keeps_all_cores():
     code = THREADS.format(variables=launch.THREAD_VARIABLES, given={})
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "as before None\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "cores, each, threads",
+    [(8, "8", 8), (4, "8", 4), (32, "8", 8), (32, "", 8)],
+    ids=["bound to its own", "bound to half of them", "not bound", "no cores per task"],
+)
+def test_cores_to_which_srun_has_bound_a_rank_are_its_own(monkeypatch, cores, each, threads):
+    for name in (*launcher.RANKS, *launcher.OF_MPIEXEC, *launch.THREAD_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    of_srun = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "4"}
+    for name, value in (of_srun | {"SLURM_CPUS_PER_TASK": each}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    monkeypatch.setattr(environment, "usable_cores", lambda: cores)
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # set_threads writes into it
+    assert environment.set_threads() == threads
 
 
 # The launcher ----------------------------------------------------------------------------------
