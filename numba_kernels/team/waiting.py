@@ -350,14 +350,14 @@ class Waiting(Failing):
                 # Signals are handled between calls of functions in C, so this is one call: once
                 # a duplicate has begun, it is in the list.
                 begun.extend(map(comm.Idup, [None]))
+            new, request = begun[number]
+            self.wait_until(request.Test, seconds)
         except MPI.Exception as error:
             why = str(error).splitlines()[0]
             raise RuntimeError(
                 f"MPI has no further communicator ({why}): a process can have about a thousand "
                 "teams; close() those that are no longer used"
             ) from None
-        new, request = begun[number]
-        self.wait_until(request.Test, seconds)
         return new
 
     def set_up(self, seconds: float | None) -> None:
