@@ -97,6 +97,8 @@ def pytest_report_header() -> str:
 
 def pytest_collection_finish():
     """Leave all that importing and collecting made out of the garbage collections to come."""
+    if "tensorflow" in sys.modules and not lazily.LOADED:  # no file did, so it was there before
+        lazily.LOADED.append("conftest.py, or a module that it imports")
     gc.collect()
     gc.freeze()
 

@@ -18,6 +18,8 @@ import pytest
 import remains
 from worlds import CallFailed, Worlds
 
+from numba_kernels.launch import guard
+
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
@@ -203,8 +205,13 @@ def names_shared_memory():
     print(*re.findall(r"/dev/shm/\S+", Path("/proc/self/maps").read_text()))
 
 
-def test_a_killed_world_leaves_no_shared_memory(worlds):
-    """Not even if its ranks are stopped, and the process that would kill them, too."""
+def test_a_killed_world_leaves_no_shared_memory(worlds, monkeypatch):
+    """Not even if its ranks are stopped, and the process that would kill them, too.
+
+    No signal goes to a mere number, which may be another process's by then.
+    """
+    sent = []
+    monkeypatch.setattr(guard, "send", lambda *pid_and_signal: sent.append(pid_and_signal))
     files = set(map(Path, ask(worlds, names_shared_memory).split()))
     [world] = worlds.kept.values()
     ranks = {psutil.Process(pid) for pid in world.pids.values()}
@@ -216,6 +223,7 @@ def test_a_killed_world_leaves_no_shared_memory(worlds):
     try:
         world.kill()
         assert not any(file.exists() for file in files)
+        assert not sent
     finally:
         for each in stopped:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -115,14 +115,14 @@ class Film:
             page = np.array(SLIDE_FILM) / SLIDE_DPI
             forms[KEPT_FILM] = _FilmForm(page, SLIDE_DPI)
         for number, _ in enumerate(frames):
-            if KEPT_FILM in forms:
-                enlarge_type(figure)
             if number == 0:
-                for form in forms.values():
-                    form.lay_out(canvas)
+                for mime, form in forms.items():
+                    with _type_of(mime, figure):
+                        form.lay_out(canvas)
                 figure.set_layout_engine("none")  # steady, and faster
-            for form in forms.values():
-                form.add(canvas)
+            for mime, form in forms.items():
+                with _type_of(mime, figure):
+                    form.add(canvas)
         self.frames = len(forms["image/gif"].pictures)
         if not self.frames:
             raise ValueError("a film needs at least one frame, got none")
@@ -182,6 +182,17 @@ def enlarge_type(figure: MatplotlibFigure) -> None:
     """Make all type large enough for a slide."""
     for text in figure.findobj(Text):
         text.set_fontsize(max(text.get_fontsize(), SLIDE_TYPE))
+
+
+@contextmanager
+def _type_of(mime: str, figure: MatplotlibFigure) -> Iterator[None]:
+    """While it lasts, the figure has the type of this form of a film: a slide's is enlarged."""
+    sizes = [(text, text.get_fontsize()) for text in figure.findobj(Text)]
+    if mime == KEPT_FILM:
+        enlarge_type(figure)
+    yield
+    for text, size in sizes:
+        text.set_fontsize(size)
 
 
 def _text_of(data: bytes) -> str:

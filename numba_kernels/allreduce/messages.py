@@ -12,6 +12,7 @@ finds out that the peer made a different call, whose message the receive does no
 """
 
 from collections.abc import Sequence
+from itertools import repeat, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -239,10 +240,16 @@ class Flush:
         self.comm, self.abandoned = comm, abandoned
         self.open = set(range(comm.size)) - {comm.rank}
         nothing = np.empty(0, np.uint8)
-        self._requests = [comm.Isend([nothing, MPI.BYTE], rank, MARK) for rank in self.open]
+        self._marks = map(comm.Isend, repeat([nothing, MPI.BYTE]), list(self.open), repeat(MARK))
+        self._requests: list[MPI.Request] = []  # each keeps its buffer
 
     def missing(self) -> set[int]:
-        """Make progress; return the ranks whose messages have not arrived (this one: its own)."""
+        """Make progress; return the ranks whose messages have not arrived (this one: its own).
+
+        An interrupt, which Python handles between calls of functions in C, ends this anywhere. So
+        what MPI begins is kept by the call that begins it, and each mark is sent once.
+        """
+        self._requests.extend(self._marks)
         for each in [] if self.open else self.abandoned:
             each.give_up()
         for each in [each for each in self.abandoned if each.over()]:
@@ -252,8 +259,8 @@ class Flush:
             if status.tag == MARK:
                 self.open.discard(status.source)
             buffer = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-            request = self.comm.Irecv([buffer, MPI.BYTE], status.source, status.tag)
-            self._requests.append(request)
+            envelope = [buffer, MPI.BYTE], status.source, status.tag
+            self._requests.extend(starmap(self.comm.Irecv, [envelope]))
         self._requests = [request for request in self._requests if not request.Test()]
         return self.open or ({self.comm.rank} if self._requests or self.abandoned else set())
 

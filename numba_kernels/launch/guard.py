@@ -96,6 +96,8 @@ class Watched:
             pass
 
     def has_ended(self) -> bool:
+        if self.gone:
+            return True
         if self.descriptor is not None:
             return bool(select.select([self.descriptor], [], [], 0)[0])
         try:
@@ -105,6 +107,20 @@ class Watched:
         except PermissionError:
             pass
         return self.gone
+
+    def send(self, number: int) -> None:
+        """Send it a signal, which reaches no later process with the same pid."""
+        if self.descriptor is None:
+            if not self.gone:
+                send(self.pid, number)
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(self.descriptor, number)
+
+    def close(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+        self.descriptor, self.gone = None, True
 
 
 def reap(child: int) -> int | None:

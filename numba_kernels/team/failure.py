@@ -67,10 +67,7 @@ class Failing:
         peer = isinstance(error, PeerError)
         if peer and heard:
             error.tell(self.roles)
-        text = f"{type(error).__name__}: {error}"
-        if peer:
-            text = str(error) if heard else f"in another team, {error}"
-        text = text.replace("\n", " ").removesuffix(": ")
+        text = _in_words(error, heard)
         fresh, again = self.failure is None, self.renews
         if fresh or again:  # `again`: the failure before was in an earlier cell
             self.refuse_after(error, text)
@@ -102,6 +99,19 @@ class Failing:
         first, text = (error.cause, error.reason) if peer and heard else (self.rank, text)
         kind = Kind.FAILED if self.is_cause else Kind.FOLLOWED
         mail.post(kind, text, (first, 0, self.count))
+
+    def tell_anew(self, error: BaseException) -> None:
+        """Abort, and tell the others of this failure even if they were told of one before.
+
+        A team that is made within this one has failed. The ranks that make it wait for this rank,
+        and have heard of the failure before: for them it no longer counts (`heed_for`).
+        """
+        mail = self.letters
+        told = mail.told if mail else 0
+        self.abort(error)
+        if mail is not None and mail.told == told:
+            kind = Kind.FOLLOWED if isinstance(error, PeerError) else Kind.FAILED
+            mail.post(kind, _in_words(error), (self.rank, 0, self.count))
 
     def refuse_after(self, error: BaseException, text: str) -> None:
         """Let every further call raise `error`, until the team is recovered."""
@@ -164,9 +174,12 @@ class Failing:
         mail.collect()
         for rank, own in part.mates.items():
             told, letter = mail.heard.get(rank, (0, None))
-            if told > mail.settled.get(rank, 0):
-                mail.settled[rank] = told
-                if letter.cell >= mail.cell:
+            if told > (settled := mail.settled.get(rank, 0)):
+                # One at a time: that rank may have failed in the next try, too, for which this one
+                # would wait.
+                now = letter.cell >= mail.cell
+                mail.settled[rank] = settled + 1 if now else told
+                if now:
                     raise letter.error().renumbered(part.mates)
             if part.letters is None and rank in mail.ended:
                 raise PeerError(own, LEFT)
@@ -184,6 +197,13 @@ class Failing:
         # When Python ends, `_end` has told the others, and this module's names may be gone.
         if not finalizing():
             self.say_the_end()
+
+
+def _in_words(error: BaseException, heard: bool = False) -> str:
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, PeerError):
+        text = str(error) if heard else f"in another team, {error}"
+    return text.replace("\n", " ").removesuffix(": ")
 
 
 def abort_all(error: BaseException) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import filterfalse, repeat
 from operator import methodcaller
 
 import numpy as np
@@ -37,6 +38,7 @@ class Kind(IntEnum):
 
 FAILED, FOLLOWED, MISMATCH, AGAIN, RECOVERS, WAITS, ENDED, STAYS = Kind
 FAILURES = FAILED, FOLLOWED, MISMATCH, AGAIN
+_has_ended = methodcaller("Test")  # of a request
 LEFT = "it left the team, or its program ended, before this call"
 
 
@@ -100,7 +102,7 @@ class Mailbox:
         # A rank may fail on one thread while it waits on another one. It may fail within `collect`,
         # too, in a handler of a signal, so the thread that has the lock can have it again.
         self._lock = threading.RLock()
-        self._sent: list[tuple[MPI.Request, np.ndarray]] = []
+        self._sent: list[MPI.Request] = []  # each keeps its buffer
         self._begin()
 
     def _begin(self) -> None:
@@ -136,10 +138,14 @@ class Mailbox:
             words = [kind, self.generation, self.cell, *call, self.told]
             head = np.array(words, np.int64).tobytes()
             envelope = np.frombuffer(head + text.encode()[:TEXT], np.uint8)
-            self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
-            for rank in range(self.comm.size) if to is None else to:
-                if rank != self.comm.rank and rank not in self.lost:
-                    self._sent.append((self.comm.Isend([envelope, MPI.BYTE], rank, TAG), envelope))
+            everybody = range(self.comm.size) if to is None else to
+            absent = self.lost | {self.comm.rank}
+            ranks = [rank for rank in everybody if rank not in absent]
+            # Each in one call in C: a signal's handler may post, too, or raise an exception.
+            self._sent[:] = filterfalse(_has_ended, self._sent)
+            self._sent.extend(
+                map(self.comm.Isend, repeat([envelope, MPI.BYTE]), ranks, repeat(TAG))
+            )
             self.said.add(kind)  # an interrupt before this: not all have been told, see `abort`
 
     def collect(self) -> None:
@@ -208,7 +214,7 @@ class Mailbox:
         while len(self.failures.keys() - self.lost) < others and time.monotonic() < end:
             time.sleep(0.001)
             self.collect()
-        while not all(request.Test() for request, _ in self._sent) and time.monotonic() < end:
+        while not all(map(_has_ended, self._sent)) and time.monotonic() < end:
             time.sleep(0.001)
         return sorted(self.failures.values(), key=lambda letter: letter.rank)
 
@@ -223,7 +229,7 @@ class Mailbox:
         while True:
             self.collect()
             late = writers - self.ended.keys() - self.lost
-            sent = all(request.Test() for request, _ in self._sent)
+            sent = all(map(_has_ended, self._sent))
             if (sent and all(map(gone, late))) or time.monotonic() > end:
                 return
             time.sleep(0.001)

@@ -39,7 +39,7 @@ from ..shared.board import READY
 from ..shared.node_array import AT
 from ..shared.segments import unlink_segments
 from ..spans import announces
-from . import recovery, regrouping, windows
+from . import recovery, regrouping, twin, windows
 from .failure import abort_all
 from .mailbox import Mailbox
 from .waiting import PATIENCE, SETUP_SECONDS, Waiting
@@ -91,11 +91,11 @@ class Team(Waiting):
         super().__init__(comm.rank, comm.size, deadline)
         self.world_ranks = ranks_in_world(comm)
         world = world_of(comm)
-        if world is not None:
-            self.make_within(world, self.world_ranks)
         if world is not None and has_all_ranks(comm):
             world.ready()
             comm = world.comm if comm == MPI.COMM_WORLD else comm
+        if world is not None:
+            self.make_within(world, self.world_ranks)
         self._make(comm, shared)
 
     def _make(self, comm: MPI.Comm, shared: bool) -> None:
@@ -372,12 +372,16 @@ class Team(Waiting):
     def close(self) -> None:
         """Free the communicators. Collective; the team can't be used afterwards."""
         if self.failure is None:
+            twin.close_twin(self)
             self.barrier()
-            self.failure = RuntimeError("this team was closed")
-            self.letters.comm.Free()
-            self.letters = None
-            self.comm.Free()
-            self.forget()
+            mail, closed = self.letters, RuntimeError("this team was closed")
+            # At once, before an interrupt: a team without letters tells nobody when it fails.
+            self.failure, self.letters = closed, None
+            try:
+                mail.comm.Free()
+            finally:
+                self.comm.Free()
+                self.forget()
 
     def __enter__(self) -> Team:
         return self

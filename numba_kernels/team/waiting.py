@@ -37,7 +37,7 @@ SETUP_SECONDS = 120.0
 
 @functools.cache
 def _given_up() -> int:
-    """The key of an attribute: this rank did not wait for a duplicate of the communicator."""
+    """The key of an attribute: duplicates of the communicator that this rank did not wait for."""
     return MPI.Comm.Create_keyval()
 
 
@@ -54,13 +54,13 @@ class Waiting(Failing):
     flush: messages.Flush | None = None  # of a recovery that was interrupted
     heeds: Failing | None = None  # a team whose recovery is waiting for this one's
     _suspect = None  # (rank, its call) that may not match, seen once
-    _pending: tuple[MPI.Comm, MPI.Request] | None = None
-    _duplicates = 0  # of the mailbox's communicator
 
     def __init__(self, rank: int, size: int, deadline: float | None):
         super().__init__(rank, size)
         self.deadline = deadline  # seconds after which a wait raises DeadlineError; None: no limit
         self.processes: dict[int, int] = {}  # {rank: pid} of the other ranks on this machine
+        # Of the mailbox's communicator, that of generation 1 first; the last may not be made yet.
+        self._duplicates: list[tuple[MPI.Comm, MPI.Request]] = []
 
     @property
     def spins(self) -> int:
@@ -248,11 +248,14 @@ class Waiting(Failing):
                     self._look_around(started, watch, seconds)
                     sleep(min(0.001, (time.monotonic() - started) / 4 + 2e-5))
         except BaseException as error:
-            self.abort(error, heard=True)
-            if self.within is not None:
-                self.within.abort(error)
+            self._fail_to_make(error)
             raise
         watch.end(time.monotonic() - started)
+
+    def _fail_to_make(self, error: BaseException) -> None:
+        self.abort(error, heard=True)
+        if self.within is not None:
+            self.within.tell_anew(error)
 
     def _look_around(self, started: float, watch: Watch, seconds: float | None = None) -> None:
         """Between two polls, handle signals, read the mailbox and compare calls."""
@@ -327,19 +330,28 @@ class Waiting(Failing):
                 "a rank failed while a team was made from this communicator: make the team from "
                 "comm.Create_group(comm.group)"
             )
-            self.abort(error)
-            if self.within is not None:
-                self.within.abort(error)
+            self._fail_to_make(error)
             raise error
+        # An exception may end this wait. Some ranks have begun this duplicate then, and others may
+        # not have. Their next one would be taken for it, and all ranks would wait for ever.
+        begun: list[tuple[MPI.Comm, MPI.Request]] = []
+        comm.Set_attr(_given_up(), begun)
+        new = self.duplicate_number(0, begun, comm, SETUP_SECONDS)
+        begun.clear()
+        return new
+
+    def duplicate_number(self, number: int, begun: list, comm: MPI.Comm, seconds) -> MPI.Comm:
+        """Return duplicate `number` of `comm`; those before it and perhaps it itself are `begun`.
+
+        A rank that was interrupted here, wherever it was, goes on with the one that it has begun.
+        """
         try:
-            new, request = comm.Idup()
-            try:
-                self.wait_until(request.Test, SETUP_SECONDS)
-            except BaseException:
-                # Some ranks have begun this one, and others may not have. Then their next one
-                # would be taken for it, and all ranks would wait for ever.
-                comm.Set_attr(_given_up(), True)
-                raise
+            if len(begun) == number:
+                # Signals are handled between calls of functions in C, so this is one call: once
+                # a duplicate has begun, it is in the list.
+                begun.extend(map(comm.Idup, [None]))
+            new, request = begun[number]
+            self.wait_until(request.Test, seconds)
         except MPI.Exception as error:
             why = str(error).splitlines()[0]
             raise RuntimeError(
@@ -370,16 +382,12 @@ class Waiting(Failing):
             self.board[self.place] = 0
             self.node_array[AT] = 0
         mail = self.letters
-        while self._duplicates < mail.generation:
-            if self._pending is None:
+        for number in range(max(0, len(self._duplicates) - 1), mail.generation):
+            if len(self._duplicates) == number:
                 self._discard(seconds)
-                self._pending = mail.comm.Idup()
-            new, request = self._pending
-            self.wait_until(request.Test, seconds)
-            self._pending = None
-            self._duplicates += 1
+            new = self.duplicate_number(number, self._duplicates, mail.comm, seconds)
             old, self.comm = self.comm, new
-            if not any(old is comm for comm, *_ in self.lost):
+            if old is not new and not any(old is comm for comm, *_ in self.lost):
                 old.Free()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         for link, *_ in self.routes:
@@ -405,10 +413,9 @@ class Waiting(Failing):
         if call is not None:
             self.count += 1
             self._announce(call, length)
-        request = self.comm.Iallgather(mine, table)
-        try:
-            self.wait_until(request.Test)
-        except BaseException:
-            self.lost.append((self.comm, request, mine, table))
-            raise
+        kept = [self.comm, mine, table]  # MPI writes there until this has ended
+        self.lost.append(kept)
+        kept.extend(map(self.comm.Iallgather, [mine], [table]))
+        self.wait_until(kept[-1].Test)
+        self.lost[:] = [each for each in self.lost if each is not kept]
         return table

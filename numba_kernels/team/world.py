@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 from mpi4py import MPI
 
 from ..errors import TeamError
@@ -27,17 +28,28 @@ _world: World | None = None
 
 
 class World(Waiting):
-    """The world. It is made once per process, by all ranks together."""
+    """The world. It is made once per process, by all ranks together (`make`)."""
 
     regrouped = False  # whether a team of this rank has recovered since the world failed
+    _complete = False  # `processes` is known
 
     def __init__(self):
         super().__init__(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, None)
-        self.doing = "making a team"
+        self._own: list[tuple[MPI.Comm, MPI.Request]] = []  # duplicates of MPI.COMM_WORLD
+
+    def make(self) -> None:
+        """Make the communicator and the mailbox, or go on where an interrupt ended this.
+
+        Other ranks do not learn of that interrupt, as there is no mailbox yet: they wait for this
+        rank to go on.
+        """
+        if self.letters is not None:
+            return
+        self.failure, self.doing = None, "making a team"
+        whole, seconds = MPI.COMM_WORLD, SETUP_SECONDS
         with Begun():
-            self.comm = self.duplicate(MPI.COMM_WORLD)
-            self.letters = Mailbox(self.duplicate(MPI.COMM_WORLD))
-        self.processes = processes(self)
+            self.comm = self.duplicate_number(0, self._own, whole, seconds)
+            self.letters = Mailbox(self.duplicate_number(1, self._own, whole, seconds))
 
     def ready(self) -> None:
         """Before a team is made, raise a new failure, or recover from one already raised."""
@@ -52,6 +64,12 @@ class World(Waiting):
         else:
             recovery.recover(self, SETUP_SECONDS)
         self.doing = "making a team"
+        if not self._complete:
+            try:
+                self.processes, self._complete = processes(self), True
+            except BaseException as error:
+                self.abort(error, heard=True)  # the next call recovers, which completes it
+                raise
         self.count += 1
         self.waits_in = (self.count, 0, 0)
 
@@ -83,7 +101,9 @@ class World(Waiting):
             self.heeds = None
 
     def _agree(self) -> None:
-        self.settle(self, self.gather([self.letters.told])[:, 0].tolist())
+        table = self.gather([self.letters.told, *here()])
+        self.settle(self, table[:, 0].tolist())
+        self.processes, self._complete = _beside(self.rank, table[:, 1:]), True
 
 
 def world_of(comm: MPI.Comm) -> World | None:
@@ -91,9 +111,10 @@ def world_of(comm: MPI.Comm) -> World | None:
     global _world
     if comm.size == 1:
         return None
-    if _world is None and has_all_ranks(comm):
-        _world = World()
-    return _world
+    if (_world is None or _world.letters is None) and has_all_ranks(comm):
+        _world = _world or World()
+        _world.make()
+    return _world if _world is not None and _world.letters is not None else None
 
 
 def has_all_ranks(comm: MPI.Comm) -> bool:
@@ -107,6 +128,14 @@ def ranks_in_world(comm: MPI.Comm) -> list[int]:
 
 def processes(team) -> dict[int, int]:
     """Return {rank: pid} of the other ranks on this machine. Collective."""
-    table = team.gather([window.node_token(), os.getpid()])
-    here = table[:, 0] == table[team.rank, 0]
-    return {r: int(table[r, 1]) for r in range(team.size) if here[r] and r != team.rank}
+    return _beside(team.rank, team.gather(here()))
+
+
+def here() -> list[int]:
+    """Return what tells this process and its machine from all others."""
+    return [window.node_token(), os.getpid()]
+
+
+def _beside(rank: int, table: np.ndarray) -> dict[int, int]:
+    """Return {rank: pid} of those that share the machine of `rank`; `here()` of each is a row."""
+    return {r: int(pid) for r, (at, pid) in enumerate(table) if at == table[rank, 0] and r != rank}

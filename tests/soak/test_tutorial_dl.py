@@ -10,6 +10,7 @@ from pathlib import Path
 import clock
 import pytest
 
+from numba_kernels import launch
 from tutorial_dl import bench
 
 MESSAGES = {"NUMBA_KERNELS_WINDOW": "0"}
@@ -166,6 +167,27 @@ def test_the_main_job_on_four_ranks(tests, record, tmp_path):
 def test_horovod_on_two_ranks(on_ranks, tests, record):
     tests("test_horovod").test_every_function(on_ranks, 2)
     record("Horovod's functions on 2 ranks", "right", "right", True)
+
+
+def test_horovods_script_is_started_on_two_ranks(tests, record, tmp_path):
+    """It has no `shutdown`, and must end all the same."""
+    of = tests("test_horovod")
+
+    def start(*words):
+        done = launch.run_ranks(2, [str(of.SCRIPT), *words], timeout=600, capture=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    of.trains_as_one_process(tmp_path, start)
+    record("a script of Horovod, started on 2 ranks", "as one process", "as one process", True)
+
+
+def test_a_killed_rank_of_a_keras_model(tests, record, tmp_path):
+    of = tests("test_tensor_replica")
+    digits = "from tutorial_dl.data import digits\nDATA = digits()"
+    _, _, *data = of.options_of(tmp_path, of.__file__, digits, of.DIES)
+    of.a_rank_dies("--model", "mlp", *data)
+    record("a killed rank of a Keras model by tensor parallelism", "ends all", "ends all", True)
 
 
 # Timelines -------------------------------------------------------------------------------------

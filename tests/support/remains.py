@@ -145,7 +145,8 @@ def of_the_test(value) -> bool:
 
 def world():
     """The world that teams are made from; None if there is none."""
-    return getattr(sys.modules.get("numba_kernels.team.world"), "_world", None)
+    made = getattr(sys.modules.get("numba_kernels.team.world"), "_world", None)
+    return made if made is not None and made.letters is not None else None
 
 
 def failed() -> bool | None:

@@ -62,6 +62,7 @@ class World:
         self.segments = guard.segments()
         self.sockets: dict[int, socket.socket] = {}
         self.pids: dict[int, int] = {}
+        self.held: dict[int, guard.Watched] = {}  # a rank's pid may be another process's later
         self.folder = Path(tempfile.mkdtemp(prefix="world-"))
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.folder / "orders"))
@@ -116,6 +117,7 @@ class World:
                 hello = json.loads(connection.makefile().readline())
                 self.sockets[hello["rank"]] = connection
                 self.pids[hello["rank"]] = hello["pid"]
+                self.held[hello["rank"]] = guard.Watched(hello["pid"])
 
     def call(self, file: str, function: str, arguments: list, env: dict, timeout: float) -> str:
         """What the ranks printed, rank 0 first; raises CallFailed with it if a rank failed."""
@@ -179,8 +181,7 @@ class World:
     def _show_stacks(self, ranks: list[int]) -> None:
         """Have faulthandler write the stacks of all threads of `ranks` to their output."""
         for rank in ranks:
-            with suppress(ProcessLookupError):
-                os.kill(self.pids[rank], signal.SIGUSR1)
+            self.held[rank].send(signal.SIGUSR1)
         time.sleep(0.5)  # long enough for writing; nothing depends on it
 
     def _output(self, name: str) -> str:
@@ -203,7 +204,7 @@ class World:
 
     def kill(self) -> None:
         """End all processes of the world, by force, with what its ranks have started."""
-        started = [each for pid in self.pids.values() for each in guard.descendants(pid)]
+        held = [*self.held.values(), *self._started()]
         for _ in range(2):  # at the second signal the guard kills what is left
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -211,16 +212,29 @@ class World:
         self.process.wait(END_SECONDS)
         # The guard has not seen ranks that were forked elsewhere, nor what they have started. When
         # it removed the shared memory that nobody had, one of them may still have had some.
-        for each in (*self.pids.values(), *started):
-            guard.send(each, signal.SIGKILL)
+        for each in held:
+            each.send(signal.SIGKILL)
         deadline = time.monotonic() + END_SECONDS
-        while any(map(runs, self.pids.values())) and time.monotonic() < deadline:
+        while not all(each.has_ended() for each in held) and time.monotonic() < deadline:
             time.sleep(0.01)
         guard.remove_abandoned(self.segments)
+        for each in held:
+            each.close()
         self._close()
 
+    def _started(self) -> list[guard.Watched]:
+        """What the ranks have started and still runs."""
+        ranks = [each for each in self.held.values() if not each.has_ended()]
+        found = [guard.Watched(pid) for each in ranks for pid in guard.descendants(each.pid)]
+        # One that ended before it was opened may have left its pid to a process of another parent.
+        below = {pid for each in ranks for pid in guard.descendants(each.pid)}
+        for each in found:
+            if each.pid not in below:
+                each.close()
+        return [each for each in found if not each.gone]
+
     def _close(self) -> None:
-        for file in (*self.written.values(), *self.sockets.values()):
+        for file in (*self.written.values(), *self.sockets.values(), *self.held.values()):
             file.close()
 
     def serves(self, file: str) -> bool:
@@ -230,12 +244,6 @@ class World:
         """
         light = self.keras or not self.heavy
         return self.surroundings == surroundings() and (light or file in self.has)
-
-
-def runs(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
 
 
 def surroundings() -> tuple:

@@ -27,7 +27,7 @@ def check_writable(path: Path) -> None:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise OSError(f"cannot write {path}: permission denied")
     if not path.exists():
-        try:  # a file system may refuse what the permissions allow: /proc, a full disk
+        try:  # a file system may refuse what the permissions allow, as /proc does
             with tempfile.TemporaryFile(dir=path.parent):
                 pass
         except OSError as error:

@@ -71,10 +71,14 @@ def check_folder(folder: Path) -> None:
 
 
 def crowd(ranks: int) -> str | None:
-    """What to tell a user whose run has far more ranks than this machine has cores."""
+    """What to tell a user whose run has far more ranks than this machine has cores.
+
+    In a batch job, mpiexec may start ranks on other machines, too; then there is nothing to tell.
+    """
     cores = environment.usable_cores()
     most = environment.MOST_PER_CORE
-    if ranks <= most * cores:
+    here = launch.privacy.stays_here(launch.environment_without_ranks())
+    if ranks <= most * cores or not here:
         return None
     return (
         f"note: {ranks} ranks share {counted(cores, 'core')} of this machine, so they start and "

@@ -209,16 +209,19 @@ class Cells:
         return self.now[rank].output.text(rank) if rank in self.now else ""
 
     def imports(self) -> str:
-        """The top-level import statements of the cells that succeeded so far, in order.
+        """The top-level import statements of the cells that succeeded so far, in order, each once.
 
-        With them, what they need to find a user's files: `os.chdir` and changes of `sys.path`.
+        With them, what they need to find a user's files: `os.chdir` and changes of `sys.path`,
+        each as often as it was called, because a path may be relative.
         """
-        found: dict[str, None] = {}  # in order, each once
+        found: list[str] = []
         for code in self.done:
             tree = ast.parse(TransformerManager().transform_cell(code))
             for node in tree.body:
-                if isinstance(node, ast.Import | ast.ImportFrom) or leads_to_files(node):
-                    found[ast.unparse(node)] = None
+                text = ast.unparse(node)
+                new = isinstance(node, ast.Import | ast.ImportFrom) and text not in found
+                if new or leads_to_files(node):
+                    found.append(text)
         return "\n".join(found)
 
 

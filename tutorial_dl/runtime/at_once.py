@@ -31,7 +31,8 @@ class AtOnce:
     """Does rounds.
 
     Args:
-        players: If their reductions overlap, each needs a team of its own.
+        players: If their reductions overlap, each needs another team
+            (numba_kernels/team/twin.py).
         overlap: Whether reductions begin before all gradients are computed.
     """
 

@@ -12,6 +12,7 @@ import numpy as np
 from numba_kernels.optimizers import Optimizer
 from numba_kernels.spans import span
 from numba_kernels.team.team import Team
+from numba_kernels.team.twin import is_twin, twin_of
 
 from ..data import Batches, Dataset, Stream
 from ..layout.layout import Layout
@@ -71,7 +72,8 @@ class Run:
         clock: The clock that the run measures time with (clock.py).
         at_once: Whether all gradients of a round are taken at the weights before it (at_once.py);
             otherwise each player sees the steps of those before it.
-        overlap: Whether their reductions overlap; players then have teams of their own.
+        overlap: Whether their reductions overlap; one of two players then trains on the team's
+            twin (numba_kernels/team/twin.py).
 
     The other arguments are those of `Trainer`; `Trainer.of(loop)` trains it.
 
@@ -112,10 +114,10 @@ class Run:
             raise ValueError(f"several players need different names, got {names}")
         for player in self.players:
             player.strategy.join(player.team)
-            if player.strategy.team is not player.team or not self._same_ranks(player.team):
+            if player.strategy.team is not player.team or not self._fits(player.team):
                 raise ValueError(
                     "a run, its players and their strategies must have the same team, or with "
-                    "overlap teams of the same ranks"
+                    "overlap this team and its twin"
                 )
         if len({player.strategy.updates_a_step for player in self.players}) > 1:
             raise ValueError("all players of a run must make equally many updates per step")
@@ -128,10 +130,8 @@ class Run:
         self._known = self.team.generation
         self.begin_epoch()
 
-    def _same_ranks(self, team: Team) -> bool:
-        if team is self.team or not self.overlap:
-            return team is self.team
-        return team.rank == self.team.rank and [*team.world_ranks] == [*self.team.world_ranks]
+    def _fits(self, team: Team) -> bool:
+        return team is self.team or (self.overlap and is_twin(self.team, team))
 
     player = property(lambda self: self.players[0])
     replica = property(lambda self: self.player.replica)
@@ -149,11 +149,10 @@ class Run:
     def agree(self, loop) -> None:
         """Before the first step, and after a failure: make all ranks begin with the same state."""
         self.team.ready()
-        if self._known != self.team.generation:  # recovered; the players' own teams failed with it
+        if self._known != self.team.generation:  # recovered; its twin failed with it
+            if any(player.team is not self.team for player in self.players):
+                twin_of(self.team)
             self._known = self.team.generation
-            for player in self.players:
-                if player.team is not self.team:
-                    player.team.recover()
         if self._attached and self._generation == self.team.generation:
             return
         # A failure may have come when some ranks had attached and others had not.

@@ -25,6 +25,7 @@ class Strategy:
     loss_scale = None  # a LossScale (loss_scale.py) if the model computes in float16
     compression = None  # the Method (numba_kernels.compression) by which gradients are sent
     shares_batches = True  # whether several ranks compute parts of each batch
+    two_steps = False  # whether an allreduce of the whole gradient comes before the update
     one_copy = False  # whether the ranks of a node use one copy of the weights
     first = 0  # where this rank's vectors begin in those of the whole model
     takes_parts = False  # whether ranks may share batches, and yet hold parts of the model

@@ -20,6 +20,7 @@ import numpy as np
 
 from numba_kernels import optimizers
 from numba_kernels.optimizers.base import check_range
+from numba_kernels.team.twin import twin_of
 
 from .. import strategies
 from ..config import WITH_MASTER
@@ -134,7 +135,7 @@ def gan_trainer(
         average: An `Average` of the caller's; None: one is made. It is the first of the
             trainer's callbacks, except with a master, which has none.
         overlap: Whether the generator's reduction is under way while the discriminator's gradient
-            is computed, on a team of its own; for rules with simultaneous turns. It changes no
+            is computed, on the team's twin; for rules with simultaneous turns. It changes no
             result. None: where that is possible.
         watch: Whether to look out for a collapse and for dead players (gan_watch.py).
         options: Of the strategy.
@@ -183,10 +184,10 @@ def gan_trainer(
             "overlap, or algorithm, compression and an optimizer that needs all weights at once"
         )
     overlap = at_once and team.size > 1 and not in_two and overlap is not False
-    own = team.split(0) if overlap else team
-    rules = [strategies.get(names[0], own, **options), of_discriminator]
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    own = twin_of(team) if overlap else team
+    rules = [strategies.get(names[0], own, **options), of_discriminator]
     average = Average(game) if average is None else average
     batches = Batches(
         data.train, batch_size * rules[0].updates_a_step, seed, *InStepLoop.shard(team), shuffle

@@ -80,6 +80,11 @@ def prepare_game(
     dataset = in_memory(dataset)
     average = None if config.with_master else Average(game)
     quality = Quality(game, dataset, average, config.data.seed, alone=config.with_master)
+    if config.schedule.patience is not None and dataset.validation is None:
+        raise ValueError(
+            f"--patience needs a measure of the samples' quality, which needs a validation part; "
+            f"data {dataset.name!r} have none"
+        )
     if config.schedule.patience is not None and not quality.columns:
         raise ValueError(
             f"--patience needs a measure of the samples' quality, and there is none for data "

@@ -17,10 +17,19 @@ def overlapped_rounds(file):
     from numba_kernels.bench.rows import merge
     from numba_kernels.team.team import Team
 
+    made, nodes = gan_overlap.gan_trainer, []
+
+    def trainer_of(*arguments, **options):
+        trainer = made(*arguments, **options)
+        nodes.append([len(player.team.nodes) for player in trainer.players])
+        return trainer
+
     small = {"HIDDEN": 50, "SAMPLES": (2,), "copy_bandwidth": lambda together: 1e9}
-    with mock.patch.multiple(gan_overlap, **small, keep_memory=lambda: None):
+    with mock.patch.multiple(
+        gan_overlap, **small, keep_memory=lambda: None, gan_trainer=trainer_of
+    ):
         rows = gan_overlap.rows(0.1, False)  # raises if ranks differ
-    del os.environ[gan_overlap.NODE]
+    assert nodes == [[1, 1], [1, 1], [2, 2], [2, 2]] and gan_overlap.NODE not in os.environ
     if Team().rank == 0:
         with open(file, "w") as out:
             json.dump(merge([rows]), out)

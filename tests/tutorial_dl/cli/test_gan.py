@@ -1,5 +1,6 @@
 """`train` and `generate` of a GAN, from the command line; what is refused."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from numba_kernels.team.team import Team
 from tutorial_dl import config, data
 from tutorial_dl.cli.commands import app
+from tutorial_dl.data.loading import NAMES
 from tutorial_dl.training import gan_quality
 from tutorial_dl.training.callbacks import EarlyStopping
 from tutorial_dl.training.setup import prepare
@@ -184,4 +186,7 @@ def test_patience_waits_for_the_first_measure(dataset, column, better):
 def test_patience_needs_a_measure(monkeypatch):
     monkeypatch.setattr(gan_quality, "measure_of", lambda *_: None)
     with pytest.raises(ValueError, match=r"--patience needs a measure of .* for data 'curve': "):
+        run_of(Team(), patience=2)
+    monkeypatch.setitem(NAMES, "curve", lambda: dataclasses.replace(data.curve(), validation=None))
+    with pytest.raises(ValueError, match="needs a validation part; data 'curve' have none"):
         run_of(Team(), patience=2)

@@ -15,6 +15,7 @@ from cell_faults import OFFER, failing
 
 from tutorial_dl import cluster
 from tutorial_dl.cluster.cell_errors import CellError, CellTimeout
+from tutorial_dl.cluster.cell_runner import Cells
 
 SECONDS = 300
 
@@ -105,6 +106,12 @@ def test_restart_again_and_again(own_cluster):
         with clock.seconds("a restart"):
             own_cluster.restart()
         own_cluster.run("from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2")
+
+
+def test_changes_of_the_folder_are_repeated_as_often_as_they_were_called():
+    cells = Cells(None)
+    cells.done = ["import os\nos.chdir('a')", "import os\nos.chdir('..')", "os.chdir('a')"]
+    assert cells.imports() == "import os\nos.chdir('a')\nos.chdir('..')\nos.chdir('a')"
 
 
 def test_restart_runs_imports_again(own_cluster, tmp_path):

@@ -157,12 +157,26 @@ def test_pictures_outputs_names_and_numbers_are_put_in(tmp_path, film):
 
 
 def test_each_form_of_a_film_has_a_layout_of_its_own(monkeypatch):
+    def filmed():
+        with figure_style.panels(1, 2, width=8) as (figure, (panels,)):
+            for ax in panels:
+                ax.set(xlabel="x", ylabel="a label that is rather long")
+                ax.text(0.5, 0.5, "small", size=6)
+            return figure, panels, figure_style.Film(figure, iter([None, None]))
+
+    monkeypatch.delenv(figure_style.KEEP, raising=False)
+    alone = filmed()[2].gif
     monkeypatch.setenv(figure_style.KEEP, "1")
-    with figure_style.panels(1, 2, width=8) as (figure, (panels,)):
-        for ax in panels:
-            ax.set(xlabel="x", ylabel="a label that is rather long")
-            ax.text(0.5, 0.5, "small", size=6)
-        film = figure_style.Film(figure, iter([None, None]))
+    add, sizes = figure_style._FilmForm.add, []
+
+    def noted(form, canvas):
+        sizes.append((form.dpi, canvas.figure.axes[0].texts[0].get_fontsize()))
+        add(form, canvas)
+
+    monkeypatch.setattr(figure_style._FilmForm, "add", noted)
+    figure, panels, film = filmed()
+    assert film.gif == alone  # what JupyterLab shows does not depend on the slides
+    assert sizes == 2 * [(100, 6), (figure_style.SLIDE_DPI, figure_style.SLIDE_TYPE)]
     assert Image.open(io.BytesIO(film.gif)).size == (1600, 400)
     # The figure is left in the form for slides.
     assert tuple(figure.bbox.size) == figure_style.SLIDE_FILM
@@ -170,7 +184,6 @@ def test_each_form_of_a_film_has_a_layout_of_its_own(monkeypatch):
     left, right = (ax.get_tightbbox() for ax in panels)
     assert figure.bbox.contains(*left.min) and figure.bbox.contains(*right.max)
     assert left.x1 <= right.x0
-    assert panels[0].texts[0].get_fontsize() == figure_style.SLIDE_TYPE
 
 
 def test_a_layout_is_kept_as_its_figure(monkeypatch):

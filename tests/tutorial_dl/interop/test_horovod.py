@@ -47,10 +47,18 @@ def as_script(*words):
 
 @pytest.mark.xdist_group("keras")
 def test_a_script_with_only_its_import_changed(on_ranks, tmp_path):
-    """Two ranks get the weights of one process with batches of twice the size."""
+    """`make soak` starts the script itself on two ranks."""
+    trains_as_one_process(tmp_path, lambda *words: on_ranks(2, as_script, *words, keras=True))
+
+
+def trains_as_one_process(tmp_path, on_two_ranks):
+    """Two ranks get the weights of one process with batches of twice the size.
+
+    `on_two_ranks` gets the words of the script's command, and returns what rank 0 prints.
+    """
     together, alone = tmp_path / "together", tmp_path / "alone"
     together.mkdir(), alone.mkdir()
-    printed = on_ranks(2, as_script, str(together), "--batch", "32", "--rate", "0.05", keras=True)
+    printed = on_two_ranks(str(together), "--batch", "32", "--rate", "0.05")
     serial = subprocess.run(  # started without mpiexec
         [sys.executable, SCRIPT, alone, "--batch", "64", "--rate", "0.1"],
         capture_output=True, text=True, timeout=600,

@@ -87,12 +87,17 @@ def overlaps():
     from mpi4py import MPI
 
     from numba_kernels.shared.board import COUNT
+    from numba_kernels.team import twin
     from numba_kernels.team.team import Team
     from tutorial_dl.training.timeline import Timeline
     from tutorial_dl.training.trainer import TrainingError
 
     team, seen = Team(), Timeline()
-    trainer = trainer_of(team=team, rules={"turns": "simultaneous"}, timeline=seen, watch=False)
+    options = {"team": team, "rules": {"turns": "simultaneous"}, "watch": False}
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        trainer_of(batch_size=0, **options)
+    assert team not in twin._twins  # nothing was made for a trainer that was refused
+    trainer = trainer_of(timeline=seen, **options)
     generator, judge = trainer.players
     trainer.run.agree(trainer.loop)
     own, step, count = generator.team, generator.strategy.update, 0
@@ -137,8 +142,13 @@ def overlaps():
     team.recover()
     if team.rank == 1:
         del judge.replica.compute_gradient
-    trainer.fit(1)
-    assert np.isfinite(trainer.history.last["generator_loss"])
+    other = trainer_of(**options)  # it uses the same two teams, and recovers the second
+    assert other.players[0].team is own and own.failure is None
+    for one in (other, trainer):
+        one.fit(1)
+        assert np.isfinite(one.history.last["generator_loss"])
+    team.close()
+    assert "closed" in str(own.failure)
 
 
 @pytest.mark.parametrize("env", [{}, {"NUMBA_KERNELS_NODE": "1"}])
@@ -215,7 +225,10 @@ def under_sub_masters(epochs):
 
 
 def test_two_strategies_and_what_is_refused():
-    trainer_of("serial", discriminator="hogwild").fit(1)
+    for pair in (("serial", "hogwild"), ("synchronous", "hogwild"), ("synchronous", "serial")):
+        trainer_of(pair[0], discriminator=pair[1]).fit(1)
+    at_once = trainer_of(discriminator="serial", rules={"turns": "simultaneous"})
+    assert [player.strategy.name for player in at_once.players] == ["synchronous", "serial"]
     with pytest.raises(ValueError, match="both players train by one rule, got 'serial'"):
         trainer_of("downpour", discriminator="serial")
     with pytest.raises(ValueError, match=r"discriminator_steps must be 1, got 2; .*'synchronous'"):

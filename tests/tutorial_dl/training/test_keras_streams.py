@@ -27,6 +27,12 @@ def classifier():
     return model
 
 
+def eager():
+    model = classifier()
+    model.run_eagerly = True
+    return model
+
+
 def of_dicts():
     """A model of two inputs and two outputs, by name."""
     import keras
@@ -168,6 +174,16 @@ def each_rank():
 
 def test_two_ranks_train_on_streams_as_fit_does(on_ranks):
     on_ranks(2, each_rank, keras=True)
+
+
+def with_a_rank_without_samples():
+    """Of 3 ranks, two have none of the last batch."""
+    x, y, w = arrays()
+    same(eager, py_dataset(x, y, w, workers=2), py_dataset(x, y, w))
+
+
+def test_three_ranks_train_on_a_stream(on_ranks):
+    on_ranks(3, with_a_rank_without_samples, keras=True)
 
 
 def in_any_order():

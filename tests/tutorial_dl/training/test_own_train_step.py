@@ -154,11 +154,16 @@ def made(name, drops=False, masked=False):
     return model
 
 
-def trains_as_fit(name, team):
+def trains_as_fit(name, team, eager=False):
     from as_fit import as_fit
 
+    def make():
+        model = made(name)
+        model.run_eagerly = eager
+        return model
+
     x, y = samples()
-    history = as_fit(lambda: made(name), (x, y), (x[::-1], y[::-1]), team, BATCH)
+    history = as_fit(make, (x, y), (x[::-1], y[::-1]), team, BATCH)
     assert {"auc", "precision", "val_auc", "val_precision"} < history.last.keys()
 
 
@@ -212,6 +217,17 @@ def each_rank():
 
 def test_two_ranks_train_as_fit_does(on_ranks):
     on_ranks(2, each_rank, keras=True)
+
+
+def several_without_samples():
+    """Of 3 ranks, two have none of the last batch."""
+    from tutorial_dl import Team
+
+    trains_as_fit("plain", Team(), eager=True)
+
+
+def test_three_ranks_train_as_fit_does(on_ranks):
+    on_ranks(3, several_without_samples, keras=True)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def timetable(ranks: int = 4) -> style.Figure:
             sent = sum(messages[0].part for messages in plan)
             long.set_title(f"{name}: {sent:g} vectors")
             long.set_xticks(range(ranks), [f"rank {r}" for r in range(ranks)])
-        labels = ("short vector:\ntime", "long vector:\ntime")
+        labels = ("short vector:\ntime in\nlatencies", "long vector:\ntime in\nvectors")
         for ax, label in zip(grid[:, 0], labels, strict=True):
             ax.set_ylabel(label)
             ax.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -143,7 +143,7 @@ def fused_step(ranks: int = 4) -> style.Figure:
     """
     titles = (
         "1. rank r writes its\ngradient into row r",
-        "2. rank r updates\nslice r of all rows",
+        "2. rank r averages\nand updates slice r",
         "3. rank r uses the\nweights in row r",
     )
     with style.panels(1, 3, width=3.4, height=3.8) as (figure, axes):
