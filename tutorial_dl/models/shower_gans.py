@@ -194,7 +194,8 @@ def features(keras, x, y, threshold: float):
 def _standardised(keras, image, y, x: np.ndarray, energies: np.ndarray, means: Means):
     """The features of `image`, less the mean and over the spread that they have in the data.
 
-    Both depend on E: the mean is a polynomial in ln E, and so is the logarithm of the spread.
+    The mean is a polynomial in ln E; the spread is one number for all energies. (One that depends
+    on E gave worse profiles and separations: docs/gans.md.)
     """
     threshold = max(means.threshold, 1e-6)
     of_data = np.asarray(
@@ -203,11 +204,10 @@ def _standardised(keras, image, y, x: np.ndarray, energies: np.ndarray, means: M
     )  # fmt: skip
     powers = np.log(energies[:, None] / 100) ** np.arange(3)
     fit = np.linalg.lstsq(powers, of_data, rcond=None)[0]
-    c, d = fitted_spread(of_data - powers @ fit, powers[:, 1]).astype(np.float32)
+    spread = (of_data - powers @ fit).std(axis=0) + 1e-3
     log = keras.ops.log(keras.ops.reshape(y, (-1, 1)) / 100)
     mean = sum(log**i * row for i, row in enumerate(fit.astype(np.float32)))
-    spread = keras.ops.exp(log * d + c) + 1e-3
-    return (features(keras, image, y, threshold) - mean) / spread
+    return (features(keras, image, y, threshold) - mean) / spread.astype(np.float32)
 
 
 def _sums(keras, image, y, means: Means):
