@@ -59,7 +59,8 @@ class Waiting(Failing):
         super().__init__(rank, size)
         self.deadline = deadline  # seconds after which a wait raises DeadlineError; None: no limit
         self.processes: dict[int, int] = {}  # {rank: pid} of the other ranks on this machine
-        # Of the mailbox's communicator, that of generation 1 first; the last may not be made yet.
+        # Duplicates of the mailbox's communicator, in the order of generations from 1. The last one
+        # may still be under way.
         self._duplicates: list[tuple[MPI.Comm, MPI.Request]] = []
 
     @property

@@ -1,49 +1,12 @@
-"""A signal at every moment of what must not be parted: nothing that MPI has begun is lost.
-
-Python handles a signal before its next instruction after a call, or when a function or the next
-turn of a loop begins. So an exception, or another function, comes at each of these places in turn.
-"""
+"""A signal at every moment of what must not be parted: nothing that MPI has begun is lost."""
 
 import contextlib
-import dis
-import sys
 import time
 from unittest import mock
 
 import numpy as np
 import pytest
-
-
-def interrupt():
-    raise KeyboardInterrupt
-
-
-def at_place(number: int, call, functions: list, act=interrupt) -> int:
-    """Call `call`, and `act` at place `number` of `functions`; how many it came through."""
-    passed, before = 0, {}
-    codes = {function.__code__ for function in functions}
-
-    def trace(frame, event, _):
-        nonlocal passed
-        if frame.f_code not in codes:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            last = before.get(frame, "")
-            before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            if last.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
-                passed += 1
-                if passed == number:
-                    sys.settrace(None)
-                    act()
-        return trace
-
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(None)
-    return passed
+from interrupting import at_place, interrupt
 
 
 class Recorded:

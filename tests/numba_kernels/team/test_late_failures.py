@@ -1,11 +1,11 @@
 """Failures at awkward moments of a recovery: nothing hangs, and no letter is lost."""
 
 import contextlib
-import sys
 import time
 
 import numpy as np
 import pytest
+from interrupting import at_place, interrupt
 
 PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
 
@@ -131,35 +131,14 @@ def test_an_interrupt_while_others_are_told(on_ranks):
     on_ranks(3, interrupted_twice)
 
 
-def collect_and(act, number: int, mail, file: str) -> int:
-    """Call `mail.collect`, and `act` before line `number` of it; how many lines it came through."""
-    passed = 0
-
-    def trace(frame, event, _):
-        nonlocal passed
-        if event == "line" and frame.f_code.co_filename == file:
-            passed += 1
-            if passed == number:
-                sys.settrace(None)
-                act()
-        return trace
-
-    sys.settrace(trace)
-    try:
-        mail.collect()
-    finally:
-        sys.settrace(None)
-    return passed
-
-
-def at_every_line():
-    """A letter that arrives is filed, at whatever line of `collect` a signal is handled."""
+def at_every_place():
+    """A letter that arrives is filed, wherever in `collect` a signal is handled."""
     from mpi4py import MPI
 
     from numba_kernels.team import mailbox
 
-    def interrupt():
-        raise KeyboardInterrupt
+    box = mailbox.Mailbox
+    functions = [box.collect, box._read, box._file_early]
 
     def letter_at(number, collects):
         """A letter comes, and a signal: its handler collects letters, or raises an exception."""
@@ -171,7 +150,7 @@ def at_every_line():
             time.sleep(0)
         act = mail.collect if collects else interrupt
         with contextlib.suppress(KeyboardInterrupt):
-            passed = collect_and(act, number, mail, mailbox.__file__)
+            passed = at_place(number, mail.collect, functions, act)
         mail.collect()
         assert mail.recovering == {0: 0} and not mail._arrived, (collects, number)
         assert request.Test()
@@ -179,14 +158,14 @@ def at_every_line():
         return passed
 
     for collects in (True, False):
-        lines = letter_at(0, collects)
-        assert lines > 10
-        for number in range(1, lines + 1):
+        places = letter_at(0, collects)
+        assert places > 10
+        for number in range(1, places + 1):
             letter_at(number, collects)
 
 
 def test_no_signal_loses_a_letter(on_ranks):
-    on_ranks(1, at_every_line)
+    on_ranks(1, at_every_place)
 
 
 def threads():
