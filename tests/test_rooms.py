@@ -1,4 +1,7 @@
-"""Rooms: imports keep the contract and have no side effects; private attributes stay private."""
+"""Rooms: imports keep the contract and have no side effects; private attributes stay private.
+
+No file has marks of an unfinished merge, either.
+"""
 
 from __future__ import annotations
 
@@ -127,3 +130,16 @@ def test_command_lines_load_mpi_late():
         [sys.executable, "-c", WITHOUT_MPI], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_no_file_has_marks_of_an_unfinished_merge():
+    marks = tuple(sign * 7 + " " for sign in "<>")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for kind in ("py", "md", "ipynb", "toml", "css", "json", "txt", "yml")
+        for path in ROOT.rglob(f"*.{kind}")
+        if not any(p.startswith(".") or p == "build" for p in path.relative_to(ROOT).parts)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if line.startswith(marks)
+    ]
+    assert found == []

@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import matplotlib
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, Tick
 from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FixedFormatter, FixedLocator
+from matplotlib.ticker import AutoLocator, FixedFormatter, FixedLocator
 from matplotlib.transforms import Bbox
 
 from ..figure_style import RC, SLIDE_DPI, Figure, enlarge_type
@@ -29,12 +31,14 @@ FINER = 2  # pixels of the picture per pixel of the slide
 def png(figure: Figure, width: int, height: int) -> tuple[bytes, list[str]]:
     """A PNG of the figure for this many pixels of a slide, and what is wrong with it.
 
-    The figure is changed. Every finding is a line: words that lie over other words, or outside.
+    The figure is changed. Every finding is a line: words that lie outside or over others, and
+    legends over curves.
     """
     figure.set_dpi(SLIDE_DPI)
     figure.set_size_inches(width / SLIDE_DPI, height / SLIDE_DPI)
     enlarge_type(figure)
     figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04)  # inches; some figures ask for more
+    _keep_whole_numbers(figure)
     with matplotlib.rc_context(RC), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of layouts that are not yet possible
         for thins in (False, False, True):  # the layout decides what fits, and depends on it
@@ -46,6 +50,7 @@ def png(figure: Figure, width: int, height: int) -> tuple[bytes, list[str]]:
             for ax in figure.axes if thins else ():
                 for axis in (ax.xaxis, ax.yaxis):
                     _thin_out(axis)
+        _clear_curves(figure)
         data = io.BytesIO()
         figure.savefig(data, format="png", dpi=FINER * SLIDE_DPI)
         figure.draw_without_rendering()
@@ -54,6 +59,17 @@ def png(figure: Figure, width: int, height: int) -> tuple[bytes, list[str]]:
 
 def _box(artist: Artist) -> Bbox:
     return artist.get_window_extent()
+
+
+def _keep_whole_numbers(figure: Figure) -> None:
+    """Give axes of counts no label at 2.5, if they choose their labels themselves."""
+    for ax in figure.axes:
+        for axis, of_line in ((ax.xaxis, Line2D.get_xdata), (ax.yaxis, Line2D.get_ydata)):
+            locator, values = axis.get_major_locator(), [of_line(line) for line in ax.lines]
+            if values and type(locator) is AutoLocator:
+                all_values = np.concatenate([np.ravel(one).astype(float) for one in values])
+                if (all_values == np.round(all_values)).all():
+                    locator.set_params(integer=True)
 
 
 def _thin_out(axis: Axis) -> None:
@@ -88,11 +104,15 @@ def _wrap_titles(figure: Figure) -> None:
 
 
 def _room(ax: Axes) -> float:
-    """Pixels from the left end of the axes to the next panel, or to the end of the figure."""
+    """Pixels from the left end of the axes to what is next: a panel, a legend, the figure's end."""
     figure = ax.get_figure(root=True)
-    others = (other for other in figure.axes if other.bbox.x0 > ax.bbox.x1)
-    beside = (other.get_tightbbox().x0 for other in others)
-    return min(beside, default=figure.bbox.x1) - ax.bbox.x0
+    panels = [other.get_tightbbox().x0 for other in figure.axes if other.bbox.x0 > ax.bbox.x1]
+    legends = [box.x0 for box in map(_box, _legends(figure)) if box.x0 > ax.bbox.x1]
+    return min([*panels, *legends, figure.bbox.x1]) - ax.bbox.x0
+
+
+def _legends(figure: Figure) -> list[Legend]:
+    return [*figure.legends, *filter(None, (ax.get_legend() for ax in figure.axes))]
 
 
 def _move_legends(figure: Figure) -> None:
@@ -128,6 +148,24 @@ def _make_narrow(legend: Legend, figure: Figure) -> None:
             title=legend.get_title().get_text() or None,
         )  # fmt: skip
         enlarge_type(figure)
+
+
+PLACES = ("upper right", "upper left", "lower right", "lower left", "upper center", "lower center")
+
+
+def _clear_curves(figure: Figure) -> None:
+    """Move each legend that lies over a curve to where none is, if its panel has such a place."""
+    for ax in figure.axes:
+        legend, places = ax.get_legend(), iter((*PLACES, "best"))
+        while legend is not None and _covers_curve(legend, ax) and (place := next(places, None)):
+            legend.set_loc(place)
+            figure.draw_without_rendering()
+
+
+def _covers_curve(legend: Legend, ax: Axes) -> bool:
+    box = _box(legend)
+    curves = [line.get_transform().transform_path(line.get_path()) for line in ax.lines]
+    return any(curve.intersects_bbox(box, filled=False) for curve in curves if len(curve))
 
 
 def _share_of_height(ax: Axes) -> float:
@@ -173,6 +211,9 @@ def _flaws(figure: Figure) -> Iterator[str]:
             page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1
         ):
             yield f"{words!r} leaves the figure"
+    for ax in figure.axes:
+        if (legend := ax.get_legend()) and _covers_curve(legend, ax):
+            yield f"the legend of panel {ax.get_title(loc='left')!r} lies over a curve"
     for at, (words, box) in enumerate(boxes):
         for others, other in boxes[at + 1 :]:
             if box.width and other.width and box.padded(-2).overlaps(other.padded(-2)):

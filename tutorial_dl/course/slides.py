@@ -5,7 +5,8 @@ separates its slides. Beside Markdown (of Marp), a deck may contain
 
     ![h:500](allreduce:ladder)      the figure that cell `ladder` of notebook `allreduce` has made,
                                     drawn in this height and `w:` of 1152 pixels unless said else;
-                                    `allreduce:ladder#2` is the cell's second one
+                                    `allreduce:ladder#2` is the cell's second one; of a film, a PDF
+                                    has the last picture
     ```output allreduce:counts      what that cell has printed; `output allreduce:counts 1-3`: its
     ```                             lines 1 to 3
     ```source allreduce:team 4-9    the code of that cell, or some lines of it, without `%%px`
@@ -21,12 +22,15 @@ is 1280 by 720 pixels.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from PIL import Image
 
 from ..figure_style import KEPT_FIGURE, KEPT_FILM, SLIDE_FILM
 from . import slide_figures
@@ -148,14 +152,15 @@ def render(
         mime, content = pictures[which - 1]
         if mime == KEPT_FILM:
             width = round(height * SLIDE_FILM[0] / SLIDE_FILM[1])
-            kind = "gif"
+            of = f'width="{width}" height="{height}" src="data:image'  # see theme.css
+            film = f'<img class="film" {of}/gif;base64,{content}">'
+            return film + f'<img class="still" {of}/png;base64,{_last_frame(content)}">'
         else:
             figure = pickle.loads(base64.b64decode(content))  # which our own notebook has written
             data, flaws = slide_figures.png(figure, width, height)
             for flaw in flaws:
                 warn(f"{deck.name}, {name}: {flaw}")
-            kind, content = "png", base64.b64encode(data).decode("ascii")
-        return f"![w:{width} h:{height}](data:image/{kind};base64,{content})"
+        return f"![w:{width} h:{height}](data:image/png;base64,{_base64(data)})"
 
     def quoted(found: re.Match) -> str:
         kind, language = (_printed, "text") if found[1] == "output" else (_source, "python")
@@ -196,6 +201,19 @@ def _pictures(cell: dict) -> Iterator[tuple[str, str]]:
         for mime in (KEPT_FIGURE, KEPT_FILM):
             if content := output.get("data", {}).get(mime):
                 yield mime, "".join(content).replace("\n", "")
+
+
+def _last_frame(gif: str) -> str:
+    """The last picture of a film, both in base64."""
+    picture = io.BytesIO()
+    with Image.open(io.BytesIO(base64.b64decode(gif))) as film:
+        film.seek(film.n_frames - 1)
+        film.convert("RGB").save(picture, "png")
+    return _base64(picture.getvalue())
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
 
 
 def _printed(cell: dict) -> list[str]:

@@ -54,6 +54,45 @@ def test_what_does_not_fit_is_named(ax):
     ]
 
 
+def test_counts_are_labelled_by_whole_numbers():
+    with figure_style.panels(1, 2) as (figure, ((counts, measured),)):
+        counts.plot([1, 2, 3], [0.5, 1, 2])
+        measured.plot([1.5, 2, 3], [0.5, 1, 2])
+    slide_figures.png(figure, 1100, 500)
+    shown = [tick for tick in counts.get_xticks() if 1 <= tick <= 3]
+    assert shown == [1, 2, 3]
+    assert any(tick % 1 for tick in measured.get_xticks())
+
+
+def curves_and_legend(ax, *curves):
+    for number, curve in enumerate(curves):
+        ax.plot(curve, label=f"curve {number}")
+    ax.set_title("curves")
+    ax.legend(loc="upper right")
+    _, flaws = slide_figures.png(ax.figure, 700, 400)
+    return ax.get_legend().get_window_extent(), flaws
+
+
+def test_a_legend_moves_away_from_curves_or_is_named():
+    with figure_style.axes() as ax:
+        box, flaws = curves_and_legend(ax, [0, 0.1, 1, 1, 1], [0, 0, 1, 1, 1])
+    assert flaws == [] and box.x1 < ax.bbox.x0 + ax.bbox.width / 2 and box.y0 > ax.bbox.y0
+    with figure_style.axes() as ax:
+        _, flaws = curves_and_legend(ax, [0, 1] * 40)
+    assert flaws == ["the legend of panel 'curves' lies over a curve"]
+
+
+def test_a_title_is_broken_before_the_legend_beside():
+    with figure_style.axes() as ax:
+        ax.plot([0, 1], label="a curve with a long name")
+        ax.set_title("a title that is longer than its panel but not than the figure")
+        figure_style.legend_beside(ax)
+    _, flaws = slide_figures.png(ax.figure, 1100, 500)
+    title = next(one for one in ax.figure.findobj(Text) if one.get_text().startswith("a title"))
+    assert flaws == []
+    assert title.get_window_extent().x1 <= ax.get_legend().get_window_extent().x0
+
+
 def test_numbers_that_stay_outside_the_axes_do_not_count(ax):
     ax.set_xticks([0, 0.5, 1, 90], ["0", "0.5", "1", "90"])
     ax.set_xlim(0, 1)

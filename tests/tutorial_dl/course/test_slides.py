@@ -142,13 +142,17 @@ def test_pictures_outputs_names_and_numbers_are_put_in(tmp_path, film):
         "```source allreduce:a\n```\n[[allreduce]] {{ speed }} [[allreduce]]\n<!-- note -->"
     )
     made = slides.render(deck(text, tmp_path), tmp_path, {"speed": "2.5"})
-    pictures = re.findall(r"!\[w:(\d+) h:(\d+)\]\(data:image/(\w+);base64,([^)]+)\)", made)
-    assert [one[:3] for one in pictures] == [
-        ("1152", "300", "png"), ("600", "400", "png"), ("576", "260", "gif"),
-    ]  # fmt: skip
-    sizes = [image(one[3]).size for one in pictures]
-    assert sizes == [(2304, 600), (1200, 800), figure_style.SLIDE_FILM]
-    assert image(pictures[2][3]).n_frames == 2
+    pictures = re.findall(r"!\[w:(\d+) h:(\d+)\]\(data:image/png;base64,([^)]+)\)", made)
+    assert [one[:2] for one in pictures] == [("1152", "300"), ("600", "400")]
+    assert [image(one[2]).size for one in pictures] == [(2304, 600), (1200, 800)]
+    moves, still = re.findall(
+        r'<img class="(\w+)" width="576" height="260" src="data:image/(\w+);base64,([^"]+)">', made
+    )
+    assert moves[:2] == ("film", "gif") and still[:2] == ("still", "png")
+    film, last = image(moves[2]), image(still[2])
+    assert film.size == last.size == figure_style.SLIDE_FILM and film.n_frames == 2
+    film.seek(1)
+    assert last.tobytes() == film.convert("RGB").tobytes()
     assert "```text\ntwo\nthree\n```\n```python\nx = 1\ny = 2\n```" in made
     assert "\nNotebook 5, *Allreduce* 2.5 notebook 5, *Allreduce*" in made
     for missing in ("![h:9](allreduce:a#3)", "```output allreduce:a 8-9\n```", "![](allreduce:a)"):

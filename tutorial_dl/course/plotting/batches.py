@@ -68,7 +68,7 @@ def batch_errors(
 
 @style.one_panel(
     "The largest stable rate while the network learns", "updates", "learning rate",
-    width=7.6, legend="upper center",
+    width=7.6, legend="lower left",
 )  # fmt: skip
 def stable_rates(ax, updates: Sequence[int], limits: np.ndarray, asked: Mapping[str, float]):
     """The largest stable learning rate during training, one line per run, and requested rates.
@@ -88,7 +88,7 @@ def stable_rates(ax, updates: Sequence[int], limits: np.ndarray, asked: Mapping[
         style.note(ax, f"{name}: {rate:.2g}", (1, rate), (4, 0), where, va="center", size=9)
     style.log_x(ax, updates, base=10)
     style.log_y(ax)
-    ax.set_ylim(0.6 * ax.get_ylim()[0])  # room for the legend
+    ax.set_ylim(0.5 * ax.get_ylim()[0])  # room for the legend
 
 
 def records(rows: Sequence[tuple[str, Mapping[str, float]]]) -> style.Figure:

@@ -56,7 +56,7 @@ def process_steps(steps: Sequence[Mapping[str, Numbers]], xlabel: str, ylabel: s
     far, `x` and `y` (n,), and `next`, where the next one is measured.
     """
     with style.panels(
-        2, len(steps), width=2.9, height=1.9, sharex=True, sharey="row", height_ratios=[2, 1]
+        2, len(steps), width=2.9, height=1.9, sharex=True, sharey="row", height_ratios=[3, 2]
     ) as (figure, axes):
         for step, above, below in zip(steps, *axes, strict=True):
             grid, mean, deviation = step["grid"], step["mean"], step["deviation"]
@@ -66,14 +66,16 @@ def process_steps(steps: Sequence[Mapping[str, Numbers]], xlabel: str, ylabel: s
             )  # fmt: skip
             above.plot(grid, mean, color=style.PREDICTED, label="mean")
             above.plot(step["x"], step["y"], "o", color=style.MEASURED, label="measured")
-            below.plot(grid, step["improvement"], color=style.PREDICTED)
+            below.plot(
+                grid, step["improvement"], color=style.GREEN, label="expected improvement"
+            )  # fmt: skip
             for ax in (above, below):
                 ax.axvline(step["next"], color=style.GREY, linestyle="--", linewidth=1)
             above.set_title(f"{len(step['x'])} trainings")
             below.set(xlabel=xlabel)
         axes[0][0].set_ylabel(ylabel)
-        axes[0][0].legend(fontsize="small")
-        axes[1][0].set_ylabel("expected\nimprovement")
+        lines = [*axes[0][0].get_legend_handles_labels()[0], *axes[1][0].lines[:1]]
+        figure.legend(handles=lines, loc="outside lower center", ncols=4)
     return figure
 
 

@@ -9,7 +9,7 @@ from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Lines, Numbers
 
 WHOLE = "#DDDDDD"  # on all ranks alike
-SAMPLES, INPUTS, HIDDEN, OUTPUTS = 1.2, 1.8, 3.0, 1.8  # lengths of the sides of matrices
+SAMPLES, INPUTS, HIDDEN, OUTPUTS = 1.2, 2.2, 2.4, 1.8  # lengths of the sides of matrices
 
 
 class Row:
@@ -87,13 +87,13 @@ def cut_products(ranks: int = 3) -> style.Figure:
         row.sign("→")
         row.matrix("h", SAMPLES, HIDDEN, "columns")
         row.sign("·", 0.4)
-        row.matrix("B", HIDDEN * 0.8, OUTPUTS, "rows")
+        row.matrix("B", HIDDEN, OUTPUTS, "rows")
         row.sign("=")
         row.terms("y", SAMPLES, OUTPUTS)
         row.sign("=")
         row.matrix("y", SAMPLES, OUTPUTS)
         for ax in panels[:, 0]:
-            ax.set(xlim=(0, row.x), ylim=(-1.25, 1.25))
+            ax.set(xlim=(0, row.x), ylim=(-1.2, 1.2))
         looks = {f"rank {rank}": {"facecolor": style.colour(rank)} for rank in range(ranks)}
         style.patch_legend(figure, looks | {"all ranks": {"facecolor": WHOLE}})
     return figure
