@@ -16,6 +16,8 @@ from unittest import mock
 import pytest
 from small_notebooks import SMALL, small
 
+from tutorial_dl.cluster import foreseen
+
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 SECONDS = 600  # a notebook
 CELL_SECONDS = 600
@@ -49,6 +51,7 @@ def run_here(notebook: Path, folder: Path, seconds: float = SECONDS) -> None:
 
     whole = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(notebook.parent)}}
+    told = surroundings(folder) | {foreseen.NOTEBOOK: str(notebook)}  # as JupyterLab does
 
     async def execute():
         client = NotebookClient(whole, timeout=CELL_SECONDS, resources=where)
@@ -61,7 +64,7 @@ def run_here(notebook: Path, folder: Path, seconds: float = SECONDS) -> None:
                     raise
                 raise TimeoutError(f"not done within {seconds:g} s") from None
 
-    with mock.patch.dict(os.environ, surroundings(folder), clear=True):
+    with mock.patch.dict(os.environ, told, clear=True):
         run_sync(execute)()
 
 

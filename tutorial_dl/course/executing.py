@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..cluster.foreseen import NOTEBOOK
 from ..figure_style import KEEP
 
 SECONDS = 900.0  # per cell
@@ -40,16 +41,17 @@ def is_current(notebook: Path, result: Path) -> bool:
 
 
 @contextmanager
-def variable(name: str, value: str) -> Iterator[None]:
-    """Set a variable of the environment, which processes that are started meanwhile inherit."""
-    before = os.environ.get(name)
-    os.environ[name] = value
+def variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment, which processes that are started meanwhile inherit."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
 
 
 def execute(notebook: Path, result: Path, seconds: float = SECONDS) -> None:
@@ -75,7 +77,8 @@ def execute(notebook: Path, result: Path, seconds: float = SECONDS) -> None:
     whole = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(result.parent)}}
     now = ["before the first cell"]
-    with tempfile.TemporaryDirectory(prefix="kernel-") as folder, variable(KEEP, "1"):
+    told = {KEEP: "1", NOTEBOOK: str(notebook.absolute())}  # the latter as JupyterLab does
+    with tempfile.TemporaryDirectory(prefix="kernel-") as folder, variables(told):
         # Sockets in a folder of this user: nobody else on this machine can reach the kernel.
         kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/socket")
         client = NotebookClient(whole, km=kernel, timeout=seconds, resources=where)

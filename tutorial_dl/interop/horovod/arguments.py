@@ -5,10 +5,15 @@
 
 Arguments in NO_EFFECT are accepted, because scripts give them, and not passed on: data is exchanged
 in main memory, and names are used as given.
+
+AutoGraph, which `tf.function` applies to a script's own code, passes by these functions: it would
+translate all that they call, for nothing, which takes longer than the rest of making the graph.
 """
 
 import functools
 from inspect import Parameter, Signature
+
+import tensorflow as tf
 
 from .compression import Compression
 from .process_sets import global_process_set
@@ -39,6 +44,7 @@ def arguments(order: str, **defaults):
     )
 
     def decorate(function):
+        @tf.autograph.experimental.do_not_convert
         @functools.wraps(function)
         def call(*args, **options):
             given = signature.bind(*args, **options)

@@ -316,6 +316,7 @@ def differentiable(call, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     def with_gradient(*inputs):
         outputs = call.forward(*inputs)
 
+        @tf.autograph.experimental.do_not_convert
         def gradient(*upstream):
             # Some outputs may be unused, but every rank must take part in the collective with all.
             return call.gradient(inputs, outputs, upstream)
@@ -333,6 +334,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     in_order(lambda _: process_set.wire().barrier() or [], [], [], "HorovodBarrier")
 
 
+@tf.autograph.experimental.do_not_convert
 def join() -> tf.Tensor:
     """Call it when this rank has no more data; it returns when all ranks have joined.
 

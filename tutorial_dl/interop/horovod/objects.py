@@ -16,6 +16,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@tf.autograph.experimental.do_not_convert
 def broadcast_variables(
     variables: Iterable, root_rank: int, process_set: ProcessSet = global_process_set, inplace=False
 ) -> None:
