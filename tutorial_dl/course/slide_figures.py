@@ -98,17 +98,23 @@ def _wrap_titles(figure: Figure) -> None:
     for ax in figure.axes:
         titles = {one for one in ax.get_children() if isinstance(one, Text)} - {*ax.texts}
         for text in titles:
-            _wrap(text, _room(ax), "width")
-        _wrap(ax.xaxis.label, _room(ax), "width")
+            _wrap(text, _room(ax, text), "width")
+        _wrap(ax.xaxis.label, _room(ax, ax.xaxis.label), "width")
         _wrap(ax.yaxis.label, _share_of_height(ax), "height")
 
 
-def _room(ax: Axes) -> float:
-    """Pixels from the left end of the axes to what is next: a panel, a legend, the figure's end."""
-    figure = ax.get_figure(root=True)
-    panels = [other.get_tightbbox().x0 for other in figure.axes if other.bbox.x0 > ax.bbox.x1]
-    legends = [box.x0 for box in map(_box, _legends(figure)) if box.x0 > ax.bbox.x1]
-    return min([*panels, *legends, figure.bbox.x1]) - ax.bbox.x0
+def _room(ax: Axes, text: Text) -> float:
+    """Pixels from the left end of the axes to what stops the text: a panel, a legend, the end."""
+    figure, line = ax.get_figure(root=True), _box(text)
+    others = [other.get_tightbbox() for other in figure.axes if other.bbox.x0 > ax.bbox.x1]
+    others += [
+        box for box in map(_box, _legends(figure)) if box.x0 > ax.bbox.x1 and _beside(box, line)
+    ]
+    return min([*(box.x0 for box in others), figure.bbox.x1]) - ax.bbox.x0
+
+
+def _beside(one: Bbox, other: Bbox) -> bool:
+    return one.y0 < other.y1 and other.y0 < one.y1
 
 
 def _legends(figure: Figure) -> list[Legend]:
@@ -163,9 +169,15 @@ def _clear_curves(figure: Figure) -> None:
 
 
 def _covers_curve(legend: Legend, ax: Axes) -> bool:
-    box = _box(legend)
-    curves = [line.get_transform().transform_path(line.get_path()) for line in ax.lines]
-    return any(curve.intersects_bbox(box, filled=False) for curve in curves if len(curve))
+    box = _box(legend).padded(-8)  # which is free of words
+    for line in ax.lines:
+        curve = line.get_transform().transform_path(line.get_path())
+        if line.get_linestyle() == "None":  # only points
+            if box.count_contains(curve.vertices):
+                return True
+        elif len(curve) and curve.intersects_bbox(box, filled=False):
+            return True
+    return False
 
 
 def _share_of_height(ax: Axes) -> float:

@@ -64,33 +64,40 @@ def test_counts_are_labelled_by_whole_numbers():
     assert any(tick % 1 for tick in measured.get_xticks())
 
 
-def curves_and_legend(ax, *curves):
-    for number, curve in enumerate(curves):
-        ax.plot(curve, label=f"curve {number}")
-    ax.set_title("curves")
-    ax.legend(loc="upper right")
+def curve_and_legend(*curve, **look):
+    with figure_style.axes() as ax:
+        ax.plot(curve, label="a curve", **look)
+        ax.set(title="curves", ylim=(0, 1.2))
+        ax.legend(loc="upper right")
     _, flaws = slide_figures.png(ax.figure, 700, 400)
-    return ax.get_legend().get_window_extent(), flaws
+    return ax, ax.get_legend().get_window_extent(), flaws
 
 
 def test_a_legend_moves_away_from_curves_or_is_named():
-    with figure_style.axes() as ax:
-        box, flaws = curves_and_legend(ax, [0, 0.1, 1, 1, 1], [0, 0, 1, 1, 1])
-    assert flaws == [] and box.x1 < ax.bbox.x0 + ax.bbox.width / 2 and box.y0 > ax.bbox.y0
-    with figure_style.axes() as ax:
-        _, flaws = curves_and_legend(ax, [0, 1] * 40)
+    ax, box, flaws = curve_and_legend(0, 0.1, 1, 1, 1)
+    middle = (ax.bbox.x0 + ax.bbox.x1) / 2
+    assert flaws == [] and box.x1 < middle
+    ax, box, flaws = curve_and_legend(0.2, 0.1, 0.2, 0.1, 0)  # it stays
+    assert flaws == [] and box.x0 > middle
+    *_, flaws = curve_and_legend(*[0, 1.2] * 40)
     assert flaws == ["the legend of panel 'curves' lies over a curve"]
+    *_, flaws = curve_and_legend(*[0, 1.2] * 40, marker="o", linestyle="")  # none below it
+    assert flaws == []
 
 
-def test_a_title_is_broken_before_the_legend_beside():
+@pytest.mark.parametrize("entries", [1, 12])
+def test_a_title_is_broken_before_a_legend_beside_it(entries):
+    words = "a title that is longer than its panel but not than the figure"
     with figure_style.axes() as ax:
-        ax.plot([0, 1], label="a curve with a long name")
-        ax.set_title("a title that is longer than its panel but not than the figure")
+        for number in range(entries):
+            ax.plot([0, 1], label=f"a curve with a long name: {number}")
+        ax.set_title(words)
         figure_style.legend_beside(ax)
     _, flaws = slide_figures.png(ax.figure, 1100, 500)
     title = next(one for one in ax.figure.findobj(Text) if one.get_text().startswith("a title"))
-    assert flaws == []
-    assert title.get_window_extent().x1 <= ax.get_legend().get_window_extent().x0
+    assert flaws == [] and (title.get_text() == words) == (entries == 1)
+    if entries > 1:
+        assert title.get_window_extent().x1 <= ax.get_legend().get_window_extent().x0
 
 
 def test_numbers_that_stay_outside_the_axes_do_not_count(ax):

@@ -53,8 +53,8 @@ def batch_errors(
         colour = style.colour(list(runs).index(name) if name in runs else number)
         ax.axvline(batch, color=colour, linestyle="--", linewidth=1.4)
         style.note(
-            ax, "its limit, predicted" if name in runs else name, (batch, 0.98), (-3, 0),
-            ("data", "axes fraction"), rotation=90, ha="right", va="top", size=8, color=colour,
+            ax, "its limit,\npredicted" if name in runs else name, (batch, 0.98), (-3, 0),
+            ("data", "axes fraction"), ha="right", va="top", size=8, color=colour,
         )  # fmt: skip
     style.log_x(ax, batches)
     style.log_y(ax)
@@ -88,7 +88,7 @@ def stable_rates(ax, updates: Sequence[int], limits: np.ndarray, asked: Mapping[
         style.note(ax, f"{name}: {rate:.2g}", (1, rate), (4, 0), where, va="center", size=9)
     style.log_x(ax, updates, base=10)
     style.log_y(ax)
-    ax.set_ylim(0.5 * ax.get_ylim()[0])  # room for the legend
+    ax.set_ylim(0.4 * ax.get_ylim()[0])  # room for the legend
 
 
 def records(rows: Sequence[tuple[str, Mapping[str, float]]]) -> style.Figure:

@@ -266,7 +266,7 @@ def kept_pace(
             ax.set(title=f"{name}: {title}", xlabel="rounds (steps of each worker)", yscale="log")
             ax.set_ylim(1e-4, 1e4)
         axes[0, 0].set_ylabel("distance from the minimum")
-        style.legend_beside(axes[0, -1])
+        style.legend_below(axes[0, -1], 3)
     return figure
 
 

@@ -56,7 +56,7 @@ def test_a_limit_has_the_colour_of_its_rule():
         if len(drawn.get_xdata()) == 2
     }
     assert upright == {90.0: style.COLOURS[1], 120.0: style.COLOURS[1]}
-    assert [text.get_text() for text in ax.texts] == ["its limit, predicted", "memory"]
+    assert [text.get_text() for text in ax.texts] == ["its limit,\npredicted", "memory"]
 
 
 def test_ranks_are_counted_above():
