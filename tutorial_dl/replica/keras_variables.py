@@ -38,13 +38,18 @@ def as_graph(function: Callable, autograph: bool = False, **options: Any) -> Cal
 class QuietGraph:
     """A function as a graph, whose first run for each shape of its arguments has no chatter.
 
-    TensorFlow optimises a graph when it first runs, and says on stderr what it could not do.
+    TensorFlow optimises a graph when it first runs, and says on stderr what it could not do. It
+    traces one graph for any number of samples, the length of each argument's first dimension.
     """
 
     def __init__(self, function: Callable, autograph: bool = False) -> None:
-        self._graph, self._ran = as_graph(function, autograph, reduce_retracing=True), set()
+        self._function, self._autograph, self._graph = function, autograph, None
+        self._ran: set = set()
 
     def __call__(self, *tensors: Any) -> Any:
+        if self._graph is None:
+            specs = [tf.TensorSpec((None, *t.shape[1:]), t.dtype) for t in tensors]
+            self._graph = as_graph(self._function, self._autograph, input_signature=specs)
         shapes = tuple(tuple(t.shape) for t in tensors)
         if shapes in self._ran:
             return self._graph(*tensors)

@@ -38,7 +38,7 @@ def _of_classes(dataset: Dataset, seed: int) -> Measure:
     of = judge(dataset, seed)
 
     def measure(samples: np.ndarray, asked: np.ndarray) -> dict[str, float]:
-        found = of.report(samples, asked)
+        found = of.counts(samples, asked)
         return {"accuracy_asked": found["accuracy"], "missing_classes": len(found["missing"])}
 
     return measure

@@ -98,9 +98,9 @@ def test_what_a_search_writes(tmp_path):
 
 
 def test_every_fault_is_recorded_and_the_others_go_on(tmp_path):
-    """A grid of six ways to fail, twice, on four cells of two ranks each."""
+    """A grid of six ways to fail, twice, on three cells of two ranks each."""
     status, text = tune(
-        tmp_path, FAULTS, "-n", "9", "--groups", "4", "--trials", "12", "--sampler", "grid",
+        tmp_path, FAULTS, "-n", "7", "--groups", "3", "--trials", "12", "--sampler", "grid",
         "--deadline", "900", "--json", "r.json",
     )  # fmt: skip
     assert status == 0, text
@@ -189,10 +189,11 @@ def ended_in(file):
     return 0
 
 
-def killed_once(folder, victim, after, trials):
+def killed_once(folder, victim, after, trials, cells):
     """Start or resume the search, and kill rank `victim` when `after` more trials have ended.
 
-    Returns the exit status, and whether it was killed. Victim None: nothing is killed.
+    Returns the exit status, and whether it was killed. Victim None: nothing is killed. Each of the
+    `cells` is one rank.
     """
     space = f"""{RATE}
 [seconds]
@@ -203,10 +204,11 @@ high = 0.2
 type = "category"
 choices = ["{folder}", "{folder}/"]
 """
-    words = ["-n", "5", "--groups", "4", "--trials", str(trials), "--sampler", "random"]
+    words = ["-n", str(cells + 1), "--groups", str(cells), "--trials", str(trials)]
+    words += ["--sampler", "random"]
     words += ["--study", "study.log", "--resume", "--json", "r.json"]
     already, killed = ended_in(folder / "study.log"), False
-    for rank in range(1, 5):
+    for rank in range(1, cells + 1):
         (folder / str(rank)).unlink(missing_ok=True)
     process, end = tune(folder, space, *words, wait=False), time.monotonic() + 300
     try:
@@ -230,11 +232,11 @@ def about(folder):
     return parts | {"merit": "val_accuracy", "folds": 1}
 
 
-def check_kills(folder, victims, trials):
+def check_kills(folder, victims, trials, cells=4):
     """Kill each victim in a run of the search, resume it to the end, and compare its trials."""
     before = {}
     for victim, after in victims:
-        status, killed = killed_once(folder, victim, after, trials)
+        status, killed = killed_once(folder, victim, after, trials, cells)
         text = (folder / "output").read_text()
         assert killed, text
         if victim == 0:
@@ -249,7 +251,7 @@ def check_kills(folder, victims, trials):
         study.close()
         assert before.items() <= rows.items(), "a finished trial was lost or changed"
         before, trials = rows, max(trials, len(rows) + 8)
-    status, _ = killed_once(folder, None, 0, trials)
+    status, _ = killed_once(folder, None, 0, trials, cells)
     result = json.loads((folder / "r.json").read_text())
     rows = {row["number"]: row for row in result["trials"]}
     assert status == 0 and len(result["trials"]) == len(rows) == trials
@@ -259,7 +261,7 @@ def check_kills(folder, victims, trials):
 
 
 def test_a_killed_rank_or_coordinator_loses_no_trial(tmp_path):
-    check_kills(tmp_path, [(0, 3), (2, 2)], 12)
+    check_kills(tmp_path, [(0, 3), (2, 2)], 12, cells=3)
 
 
 # Bad input, before anything is trained -----------------------------------------------------------
