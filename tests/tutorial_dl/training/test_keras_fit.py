@@ -5,7 +5,8 @@ import pytest
 
 pytestmark = pytest.mark.xdist_group("keras")
 
-SAMPLES, BATCH, EPOCHS, RATE = 50, 16, 2, 0.2  # shares of 5 and 6 samples, and of 1 and 0 at the end
+SAMPLES, BATCH, EPOCHS = 50, 16, 2  # shares of 5 and 6 samples, and of 1 and 0 at the end
+RATE = 0.2
 
 
 def constrained():
