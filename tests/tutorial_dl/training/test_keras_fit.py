@@ -5,7 +5,8 @@ import pytest
 
 pytestmark = pytest.mark.xdist_group("keras")
 
-SAMPLES, BATCH, RATE = 50, 16, 0.2  # shares of 5 and 6 samples, and of 1 and 0 at the end
+SAMPLES, BATCH, EPOCHS = 50, 16, 2  # shares of 5 and 6 samples, and of 1 and 0 at the end
+RATE = 0.2
 
 
 def constrained():
@@ -93,7 +94,7 @@ def samples():
     return data.Dataset("signs", data.Data.of(x, y), data.Data.of(x[::-1], y[::-1]))
 
 
-def by_keras(make, dataset, epochs):
+def by_keras(make, dataset):
     """({name: loss or metric}, the model) after `fit`, with the batches in our order."""
     from as_fit import of_rank_0
 
@@ -102,7 +103,7 @@ def by_keras(make, dataset, epochs):
     model, batches = compiled(make), Batches(dataset.train, BATCH, seed=5)
 
     def train():
-        for epoch in range(epochs):
+        for epoch in range(EPOCHS):
             for x, y in batches.epoch(epoch):
                 model.train_on_batch(x, y)
         kept = dataset.validation
@@ -113,14 +114,18 @@ def by_keras(make, dataset, epochs):
     return of_rank_0(model, train), model
 
 
-def as_keras(make, dataset, strategy, right=None, check=lambda model: None):
-    """Assert that ranks do what Keras does, which is `right`, if that was computed before."""
+def as_keras(make, dataset, strategy, right=None, check=lambda model: None, eager=False):
+    """Assert that ranks do what Keras does, which is `right`, if that was computed before.
+
+    eager: without graphs, which take longer to make than a few steps
+    """
     from numba_kernels.optimizers import SGD
     from tutorial_dl import Trainer
 
-    model, (expected, theirs) = compiled(make), right or by_keras(make, dataset, 3)
+    model, (expected, theirs) = compiled(make), right or by_keras(make, dataset)
+    model.run_eagerly = eager
     trainer = Trainer(model, dataset, strategy, SGD(RATE), batch_size=BATCH, seed=5, progress=False)
-    history = trainer.fit(3)
+    history = trainer.fit(EPOCHS)
     for mine, its in zip(model.get_weights(), theirs.get_weights(), strict=True):
         np.testing.assert_allclose(mine, its, rtol=0, atol=2e-6)
     check(model)
@@ -132,13 +137,13 @@ def each_rank():
     from tutorial_dl import strategies
 
     signs = samples()
-    bounded = by_keras(constrained, signs, 3), keeps_its_bounds
+    bounded = by_keras(constrained, signs), keeps_its_bounds
     as_keras(constrained, signs, strategies.Synchronous(), *bounded)
-    as_keras(constrained, signs, strategies.Synchronous(algorithm="ring"), *bounded)
+    as_keras(constrained, signs, strategies.Synchronous(algorithm="ring"), *bounded, eager=True)
     # Workers share each batch: Downpour is then training by one process.
-    as_keras(constrained, signs, strategies.Downpour(synchronous=True), *bounded)
+    as_keras(constrained, signs, strategies.Downpour(synchronous=True), *bounded, eager=True)
     as_keras(tagger, for_each_word(), strategies.Synchronous())
-    as_keras(tagger_of_both, for_each_word_and_all(), strategies.Synchronous())
+    as_keras(tagger_of_both, for_each_word_and_all(), strategies.Synchronous(), eager=True)
     learns_alone()
 
 

@@ -50,6 +50,7 @@ class Reducer:
     def register_local(self, variable) -> None:
         self.local.add(key(variable))
 
+    @tf.autograph.experimental.do_not_convert
     def reduce(self, gradients: Iterable, variables: Sequence) -> list:
         """Reduce the gradients; None stays None. Equal on all ranks, except for local variables."""
         self.calls += 1
@@ -146,6 +147,7 @@ class DistributedGradientTape:
         """Keep each rank's own gradient of this variable, without reducing it."""
         self._reducer.register_local(source)
 
+    @tf.autograph.experimental.do_not_convert
     def gradient(self, target, sources, output_gradients=None, use_generic_names=False, **options):
         """As tf.GradientTape.gradient, then reduced. `use_generic_names` has no effect."""
         gradients = self._tape.gradient(target, sources, output_gradients, **options)
