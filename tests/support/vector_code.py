@@ -18,6 +18,7 @@ import platform
 import re
 import textwrap
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,6 +66,7 @@ def decorated(tree: ast.Module) -> list[ast.FunctionDef]:
     ]
 
 
+@cache
 def elements(kernel: Dispatcher) -> list[Elements]:
     """The innermost loops whose variable is an array's index, or the last one of several."""
     found = []
