@@ -28,7 +28,8 @@ import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 SHARED_MEMORY = "/dev/shm"
-SEGMENTS = ("mpich_shm_", "vader_segment.", "sm_segment.")  # of MPICH, Open MPI 4 and 5
+# Of MPICH, Open MPI 4 and 5, and UCX, which removes the name at once, unless it is killed before
+SEGMENTS = ("mpich_shm_", "vader_segment.", "sm_segment.", "ucx_shm_posix_")
 OPEN_MPI_RANK = b"OMPI_COMM_WORLD_RANK="  # in the environment of its ranks
 POLL = 0.5  # seconds between checks of events that cannot wake this process
 

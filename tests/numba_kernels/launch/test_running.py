@@ -185,7 +185,8 @@ def test_only_shared_memory_that_no_process_holds_is_removed(tmp_path, monkeypat
     import mmap
 
     monkeypatch.setattr(guard, "SHARED_MEMORY", str(tmp_path))
-    for name in ("mpich_shm_mapped", "mpich_shm_open", "mpich_shm_older", "mpich_shm_left", "mine"):
+    of_mpich = [f"mpich_shm_{what}" for what in ("mapped", "open", "older", "left")]
+    for name in (*of_mpich, "ucx_shm_posix_left", "mine"):
         (tmp_path / name).write_bytes(bytes(mmap.PAGESIZE))
     # Python's own mmap keeps a descriptor open, while MPI closes it.
     code = (
