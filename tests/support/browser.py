@@ -39,9 +39,9 @@ class Page:
         self.said: list[str] = []
         words = [program, "--headless=new", "--remote-debugging-port=0", *QUIET.split()]
         words += [f"--user-data-dir={self._folder.name}", f"--window-size={width},{height}"]
+        # What its processes share lies in TMPDIR then; in /dev/shm it may be left behind.
+        words += ["--disable-dev-shm-usage"]
         words += ["--no-sandbox"] * (os.geteuid() == 0) + ["about:blank"]
-        # What it shares among its processes is in the folder, too: in /dev/shm it may be left.
-        words.insert(1, "--disable-dev-shm-usage")
         self._process = subprocess.Popen(
             words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
             env=os.environ | {"TMPDIR": self._folder.name},

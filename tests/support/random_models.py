@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 
-SAMPLES, BATCH, EPOCHS = 10, 8, 1  # the last batch has 2 samples, so one of three ranks has none
+SAMPLES, BATCH, EPOCHS = 18, 8, 1  # the last batch has 2 samples, so one of three ranks has none
 STEPS, WORDS = 6, 9
 HEADS_LOSSES = ("head_0_loss", "head_1_loss")
 # Relative to the largest weight. (Adam divides by a gradient's size, so it magnifies the rounding

@@ -152,14 +152,16 @@ def render(
         mime, content = pictures[which - 1]
         if mime == KEPT_FILM:
             width = round(height * SLIDE_FILM[0] / SLIDE_FILM[1])
-            of = f'width="{width}" height="{height}" src="data:image'  # see theme.css
-            film = f'<img class="film" {of}/gif;base64,{content}">'
-            return film + f'<img class="still" {of}/png;base64,{_last_frame(content)}">'
-        else:
-            figure = pickle.loads(base64.b64decode(content))  # which our own notebook has written
-            data, flaws = slide_figures.png(figure, width, height)
-            for flaw in flaws:
-                warn(f"{deck.name}, {name}: {flaw}")
+            forms = ("film", "gif", content), ("still", "png", _last_frame(content))
+            return "".join(  # theme.css shows one of the two
+                f'<img class="{form}" width="{width}" height="{height}" '
+                f'src="data:image/{kind};base64,{data}">'
+                for form, kind, data in forms
+            )
+        figure = pickle.loads(base64.b64decode(content))  # which our own notebook has written
+        data, flaws = slide_figures.png(figure, width, height)
+        for flaw in flaws:
+            warn(f"{deck.name}, {name}: {flaw}")
         return f"![w:{width} h:{height}](data:image/png;base64,{_base64(data)})"
 
     def quoted(found: re.Match) -> str:

@@ -148,7 +148,7 @@ def train(model, strategy, dtype):
     rule = optimizers.get("sgd", 0.05)
     trainer = Trainer(model, images(dtype), strategy, rule, batch_size=BATCH, seed=3,
                       progress=False)  # fmt: skip
-    trainer.fit(2)
+    trainer.fit(3)
     return trainer
 
 

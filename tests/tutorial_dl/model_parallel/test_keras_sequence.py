@@ -87,17 +87,17 @@ def trainers(build, grid, *optimizer, **options):
 
 
 def trains(build, grid, folder, near, **options):
-    """Gradients, and 8 updates of 7 and 6 samples; the file is a plain .keras file."""
+    """Gradients, and 20 updates of 7 and 6 samples; the file is a plain .keras file."""
     serial, found, batch = trainers(build, grid, **options)
     if serial is not None:
-        serial.fit(4)
-    found.fit(4)
+        serial.fit(10)
+    found.fit(10)
     same_training(found, serial, batch, near)
     if build is full:
         path = Path(folder, "full.keras")
         found.save(path)
         if serial is not None:
-            assert int(same_file(path, serial, batch, near).optimizer.iterations) == 8
+            assert int(same_file(path, serial, batch, near).optimizer.iterations) == 20
     replica, ranks = found.replica, grid.tensor.size
     sums = replica.sums
     before = sums.forward, sums.backward, sums.gathers, sums.sent

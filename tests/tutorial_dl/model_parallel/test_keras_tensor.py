@@ -108,16 +108,16 @@ def trainers(build, grid, *optimizer, **options):
 
 
 def trains(build, grid, folder, near, **options):
-    """8 updates of 7 and 6 samples; the file is a plain .keras file with the optimizer's state."""
+    """20 updates of 7 and 6 samples; the file is a plain .keras file with the optimizer's state."""
     serial, found, batch = trainers(build, grid, **options)
     if serial is not None:
-        serial.fit(4)
-    found.fit(4)
+        serial.fit(10)
+    found.fit(10)
     same_training(found, serial, batch, near)
     path = Path(folder, f"{build.__name__}.keras")
     found.save(path)
     if serial is not None:
-        assert int(same_file(path, serial, batch, near).optimizer.iterations) == 8
+        assert int(same_file(path, serial, batch, near).optimizer.iterations) == 20
         serial.fit(1)
     found.fit(1)  # the weights still lie where they are trained
     same_training(found, serial, batch, near)
@@ -161,7 +161,7 @@ def two(folder):
 
 
 def in_half_precision(grid):
-    """8 steps as one process in half precision makes them; a step that overflows is skipped."""
+    """20 steps as one process in half precision makes them; a step that overflows is skipped."""
     for policy, near in (("mixed_bfloat16", 2e-2), ("mixed_float16", 4e-3)):
         before = keras.config.dtype_policy()
         keras.config.set_dtype_policy(policy)
@@ -172,7 +172,7 @@ def in_half_precision(grid):
         found.replica.model.run_eagerly = True
         for one in (serial, found):
             if one is not None:
-                one.fit(4)
+                one.fit(10)
         assert found.replica.dtype == np.float32
         ours = found.replica.pieces.joined(found.replica.parameters, 0, found.replica.whole_size)
         if serial is not None:

@@ -5,8 +5,7 @@ import pytest
 
 pytestmark = pytest.mark.xdist_group("keras")
 
-SAMPLES, BATCH, EPOCHS = 50, 16, 2  # shares of 5 and 6 samples, and of 1 and 0 at the end
-RATE = 0.2
+SAMPLES, BATCH, RATE = 50, 16, 0.2  # shares of 5 and 6 samples, and of 1 and 0 at the end
 
 
 def constrained():
@@ -94,7 +93,7 @@ def samples():
     return data.Dataset("signs", data.Data.of(x, y), data.Data.of(x[::-1], y[::-1]))
 
 
-def by_keras(make, dataset):
+def by_keras(make, dataset, epochs):
     """({name: loss or metric}, the model) after `fit`, with the batches in our order."""
     from as_fit import of_rank_0
 
@@ -103,7 +102,7 @@ def by_keras(make, dataset):
     model, batches = compiled(make), Batches(dataset.train, BATCH, seed=5)
 
     def train():
-        for epoch in range(EPOCHS):
+        for epoch in range(epochs):
             for x, y in batches.epoch(epoch):
                 model.train_on_batch(x, y)
         kept = dataset.validation
@@ -114,18 +113,14 @@ def by_keras(make, dataset):
     return of_rank_0(model, train), model
 
 
-def as_keras(make, dataset, strategy, right=None, check=lambda model: None, eager=False):
-    """Assert that ranks do what Keras does, which is `right`, if that was computed before.
-
-    eager: without graphs, which take longer to make than a few steps
-    """
+def as_keras(make, dataset, strategy, right=None, check=lambda model: None):
+    """Assert that ranks do what Keras does, which is `right`, if that was computed before."""
     from numba_kernels.optimizers import SGD
     from tutorial_dl import Trainer
 
-    model, (expected, theirs) = compiled(make), right or by_keras(make, dataset)
-    model.run_eagerly = eager
+    model, (expected, theirs) = compiled(make), right or by_keras(make, dataset, 3)
     trainer = Trainer(model, dataset, strategy, SGD(RATE), batch_size=BATCH, seed=5, progress=False)
-    history = trainer.fit(EPOCHS)
+    history = trainer.fit(3)
     for mine, its in zip(model.get_weights(), theirs.get_weights(), strict=True):
         np.testing.assert_allclose(mine, its, rtol=0, atol=2e-6)
     check(model)
@@ -137,13 +132,13 @@ def each_rank():
     from tutorial_dl import strategies
 
     signs = samples()
-    bounded = by_keras(constrained, signs), keeps_its_bounds
+    bounded = by_keras(constrained, signs, 3), keeps_its_bounds
     as_keras(constrained, signs, strategies.Synchronous(), *bounded)
-    as_keras(constrained, signs, strategies.Synchronous(algorithm="ring"), *bounded, eager=True)
+    as_keras(constrained, signs, strategies.Synchronous(algorithm="ring"), *bounded)
     # Workers share each batch: Downpour is then training by one process.
-    as_keras(constrained, signs, strategies.Downpour(synchronous=True), *bounded, eager=True)
+    as_keras(constrained, signs, strategies.Downpour(synchronous=True), *bounded)
     as_keras(tagger, for_each_word(), strategies.Synchronous())
-    as_keras(tagger_of_both, for_each_word_and_all(), strategies.Synchronous(), eager=True)
+    as_keras(tagger_of_both, for_each_word_and_all(), strategies.Synchronous())
     learns_alone()
 
 
