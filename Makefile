@@ -1,5 +1,7 @@
 # make run    train on handwritten digits by each strategy, and write report.html
-# make test   all tests, in four processes (JOBS=1: in one)
+# make test   the tests that say within ten minutes whether a change holds, in four processes
+#             (JOBS=1: in one)
+# make test-all   all other tests that must pass before a change is merged
 # make soak   bounds on times, and repetition; run it alone on a quiet machine, with Chromium and network
 # make sites  our clusters on a real Slurm, brought up for the tests; as root, with Slurm installed
 # make lab    JupyterLab with the notebooks
@@ -7,7 +9,7 @@
 # make site   all documents, notebooks and examples as pages that need no network, in build/site
 # make slides the decks, as pages that need no network, and as PDF if Chromium is installed
 # make lint   check style and format
-# MPI=openmpi: test, soak, run, lab and bench with Open MPI, which is installed beside MPICH
+# MPI=openmpi: test, test-all, soak, run, lab and bench with Open MPI, which is installed beside MPICH
 # Every target but clean first installs what it needs into .venv, if anything has changed.
 
 VENV := .venv
@@ -31,7 +33,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Tests start hundreds of processes; let the first one keep the bytecode of our files for the others.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test soak sites lab bench notebooks site slides lint clean
+.PHONY: install run test test-all soak sites lab bench notebooks site slides lint clean
 
 install: $(DONE) $(if $(filter openmpi,$(MPI)),$(OPEN_MPI)/.installed)
 
@@ -53,9 +55,13 @@ $(OPEN_MPI)/.installed: constraints.txt $(DONE)
 run: install
 	@$(PY) -m tutorial_dl run
 
+PYTEST := $(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --no-loadscope-reorder
 test: install
 	@$(PY) tests/support/lines_by_room.py
-	@$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --no-loadscope-reorder
+	@$(PYTEST) -m "not thorough"
+
+test-all: install
+	@$(PYTEST) -m thorough
 
 soak: install
 	@$(PY) -m pytest tests/soak

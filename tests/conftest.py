@@ -67,8 +67,9 @@ master_checkpoints
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Sort the longest groups first. One worker runs a whole group; by default a file is one."""
+    unmark_cases(items, complete=not any("::" in word for word in config.args))
     place = {name: turn for turn, name in enumerate(LONGEST.split())}
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
@@ -101,6 +102,25 @@ def pytest_collection_finish():
         lazily.LOADED.append("conftest.py, or a module that it imports")
     gc.collect()
     gc.freeze()
+
+
+def unmark_cases(items, complete: bool) -> None:
+    """Take the marker `thorough(but=...)` from the cases that it names.
+
+    complete: all cases have been collected, so that a name without a case is an error.
+    """
+    wrong = {}
+    for item in items:
+        mark = item.get_closest_marker("thorough")
+        if mark is None or "but" not in mark.kwargs:
+            continue
+        names = [mark.kwargs["but"]] if isinstance(mark.kwargs["but"], str) else mark.kwargs["but"]
+        test = item.nodeid.split("[")[0]
+        wrong.setdefault(test, {*names}).discard(item.callspec.id)
+        if item.callspec.id in names:
+            item.own_markers.remove(mark)
+    if complete and (named := {test: names for test, names in wrong.items() if names}):
+        raise pytest.UsageError(f"thorough(but=...) names cases that do not exist: {named}")
 
 
 def group(item) -> str:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import lazily
+import pytest
 
 TEST = """
 import os, pytest
@@ -19,6 +20,7 @@ def test_it(n):
 """
 
 
+@pytest.mark.thorough
 def test_a_group_of_two_files_has_one_worker(tmp_path):
     """This fails with a pytest whose names of tests pytest-xdist does not understand."""
     for name in ("test_a.py", "test_b.py"):

@@ -123,6 +123,7 @@ def test_an_internal_error(project, workers):
     assert "pytest itself (internal error)" in end and "ZeroDivisionError: in a hook" in end, out
 
 
+@pytest.mark.thorough(but="15-0")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_stopped(project, tmp_path, workers, number):

@@ -100,6 +100,7 @@ def few_at_once():
     """As many worlds are kept as fit; the one that has waited longest ends first."""
 
 
+@pytest.mark.thorough
 def test_not_too_many_at_once(worlds, monkeypatch):
     monkeypatch.setattr("worlds.RANKS", 3)
     monkeypatch.setattr("worlds.CALLS", 3)
@@ -186,6 +187,7 @@ FAILING = {
 }
 
 
+@pytest.mark.thorough
 def test_calls_that_fail(worlds):
     """Each call fails with its own words; the next one has other processes, which stay."""
     before = ask(worlds, pid)
@@ -322,6 +324,7 @@ def test_every_change_is_found(on_ranks):
     on_ranks(2, every_change_is_found)
 
 
+@pytest.mark.thorough(but="replaces_a_function")
 @pytest.mark.parametrize("name", ["keeps_a_team", "replaces_a_function", "replaces_an_entry"])
 def test_what_is_changed_is_not_passed_on(worlds, name):
     before = ask(worlds, pid, ranks=1)
@@ -352,6 +355,7 @@ def has_keras():
     assert "tutorial_dl" in dict.fromkeys(name.split(".")[0] for name in remains.loaded)
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("keras")  # another worker would keep TensorFlow, too
 def test_a_world_for_keras_serves_all_files(worlds, tmp_path):
     """Its ranks are forked with Keras loaded; changes of our modules are noticed all the same."""

@@ -44,6 +44,7 @@ def run(notebook):
     return names, said.getvalue()
 
 
+@pytest.mark.thorough(but=["01.ridge", "02.descent"])
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_folded_solution_is_correct(exercise, capsys):
     code = Notebook(exercise[:2]).solution_of(exercise)

@@ -118,6 +118,14 @@ GROUPS = [
 ]
 
 
+@pytest.mark.thorough(
+    but=[
+        "01_curve_fitting",
+        "03_neural_network",
+        "04_ranks_and_messages",
+        "06_synchronous_training",
+    ]
+)
 @pytest.mark.parametrize("notebook", GROUPS, ids=[path.stem for path in NOTEBOOKS])
 def test_notebook(notebook, tmp_path):
     run_here(small(notebook, tmp_path), tmp_path)
@@ -176,6 +184,7 @@ def test_a_failed_assert_fails_and_the_kernel_is_ours(tmp_path, monkeypatch, run
     assert runner is run_here or "1 failed, 1 passed" in said
 
 
+@pytest.mark.thorough
 def test_a_cluster_that_is_never_stopped_ends_with_its_notebook(tmp_path):
     """This also holds if the notebook is killed; `nothing_left` in conftest.py checks it."""
     cells = (
@@ -201,6 +210,7 @@ def test_a_notebook_that_takes_too_long_is_ended(tmp_path, runner):
     assert not passes and "not done within 1 s" in said
 
 
+@pytest.mark.thorough
 @BOTH
 def test_an_error_on_an_engine_fails_the_notebook(tmp_path, runner):
     cells = (

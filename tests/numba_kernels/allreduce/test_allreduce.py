@@ -102,12 +102,14 @@ OPS = ("sum", "mean", "min", "max", "product")
 LENGTHS = (0, 1, "p-1", "p", "p+1", 1000, 5_003, 100_003)
 
 
+@pytest.mark.thorough(but="3")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_against_numpy(on_ranks, ranks):
     kinds = ("normal", "special")
     on_ranks(ranks, every_case, LENGTHS, kinds, DTYPES, ("auto", *ALGORITHMS))
 
 
+@pytest.mark.thorough(but="3")
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_long_vectors(on_ranks, ranks):
     """2 ranks run every op; other numbers run one op that rounds and one that does not.
@@ -118,6 +120,7 @@ def test_long_vectors(on_ranks, ranks):
     on_ranks(ranks, every_case, (1_000_003,), ("normal",), DTYPES, ALGORITHMS, ops)
 
 
+@pytest.mark.thorough(but="5-3")
 @pytest.mark.parametrize(("ranks", "per_node"), [(4, 2), (5, 2), (5, 3), (3, 1)])
 def test_several_nodes(on_ranks, ranks, per_node):
     arguments = (LENGTHS, ("special",), ("float32", "int32", "float16"), ("auto", "two_level"))
@@ -196,6 +199,7 @@ def interrupted_at_every_step(repeats):
     assert len(waits) > 100, f"only {len(waits)} waits came back to Python"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_waits_resume(on_ranks, ranks):
     """`make soak` repeats it 30 times."""

@@ -56,6 +56,7 @@ def properties():
     print("held")
 
 
+@pytest.mark.thorough(but="2")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_any_length_and_values(on_ranks, ranks):
     assert on_ranks(ranks, properties).count("held") == ranks

@@ -182,6 +182,7 @@ def each_rank(ranks):
         assert (x == ranks * (ranks + 1) / 2).all()
 
 
+@pytest.mark.thorough(but="2-env0")
 @pytest.mark.parametrize(
     ("ranks", "env"),
     [

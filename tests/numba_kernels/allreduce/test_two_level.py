@@ -41,6 +41,7 @@ def all_ways(dtypes):
     digests.check()
 
 
+@pytest.mark.thorough(but="3-2")
 @pytest.mark.parametrize(("ranks", "per_node"), [(4, 2), (5, 3), (3, 2), (5, 1)])
 def test_all_ways_have_the_same_bits(on_ranks, ranks, per_node):
     env = {"NUMBA_KERNELS_NODE": str(per_node)}
@@ -107,6 +108,7 @@ def learns(name):
     assert len(set(map(repr, team.comm.allgather(machine)))) == 1
 
 
+@pytest.mark.thorough(but="narrow streams")
 @pytest.mark.parametrize("name", links())
 def test_what_is_learned_decides(on_ranks, name):
     on_ranks(4, learns, name, env=NODES)
@@ -158,5 +160,6 @@ def fails_while_it_learns():
     works()
 
 
+@pytest.mark.thorough
 def test_a_failure_while_it_learns(on_ranks):
     on_ranks(4, fails_while_it_learns, env=NODES)

@@ -64,6 +64,7 @@ def check(one, size):
     assert one["fraction_of_limit"] > 0
 
 
+@pytest.mark.thorough
 def test_predictions(no_peers):
     clock.note("predictions are off by a factor, the median", factor_off(no_peers))
 
@@ -118,6 +119,7 @@ def rows_of_allreduce(command, starts, folder, no_peers):
     assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.thorough
 def test_allreduce(tmp_path, no_peers):
     """`make soak` has the three starts of the command itself."""
     rows_of_allreduce(partial(command_with_fewer_starts, starts=2), 2, tmp_path, no_peers)

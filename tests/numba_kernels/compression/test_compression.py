@@ -54,11 +54,13 @@ def every_length():
     digests.check()
 
 
+@pytest.mark.thorough(but="3")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_every_length(on_ranks, ranks):
     on_ranks(ranks, every_length)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("env", SURROUNDINGS[1:], ids=["messages", "two nodes"])
 def test_every_length_between_nodes(on_ranks, env):
     on_ranks(3, every_length, env=env)
@@ -100,6 +102,7 @@ def counted():
             assert team.sent == pytest.approx(method.bytes(n, team.size, layers, dtype)), name
 
 
+@pytest.mark.thorough(but="3")
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_bytes_are_what_is_sent(on_ranks, ranks):
     on_ranks(ranks, counted)
@@ -142,6 +145,7 @@ def halves(n):
             np.testing.assert_array_equal(got, right[op].astype(dtype), f"{name} {op} {dtype}")
 
 
+@pytest.mark.thorough(but=["2-node", "2-messages", "2-two nodes"])
 @surroundings
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_halves_are_rounded_twice(on_ranks, ranks, env):

@@ -40,6 +40,7 @@ def conserved():
             np.testing.assert_array_equal(came + owed, total)
 
 
+@pytest.mark.thorough(but=["2-node", "3-messages"])
 @surroundings
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_sent_and_residual_are_the_gradients(on_ranks, ranks, env):
@@ -177,6 +178,7 @@ def powers():
         same_bits(team, state.basis)
 
 
+@pytest.mark.thorough(but=["3-node", "3-messages"])
 @surroundings
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_powersgd(on_ranks, ranks, env):
@@ -301,6 +303,7 @@ def adasums():
         assert np.abs(ours(x) - np.concatenate(by_layer)).max() > 1e-3
 
 
+@pytest.mark.thorough(but=["2-node", "2-messages", "2-two nodes"])
 @surroundings
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_adasum(on_ranks, ranks, env):

@@ -114,6 +114,7 @@ def cannot_write():
     compute()
 
 
+@pytest.mark.thorough(but="XDG_CACHE_HOME in a file")
 @pytest.mark.parametrize("what", ["read-only", "in a file", "XDG_CACHE_HOME in a file"])
 def test_a_home_that_cannot_be_written(home, what):
     env = {"TMPDIR": home.parent / "tmp", "HOME": home}
@@ -129,6 +130,7 @@ def test_a_home_that_cannot_be_written(home, what):
     home.chmod(0o700)
 
 
+@pytest.mark.thorough
 def test_no_folder_can_be_written(home):
     """If no folder is writable, each start compiles and warns once."""
     (home / "file").touch()
@@ -140,6 +142,7 @@ def test_no_folder_can_be_written(home):
     assert not kernels_in(home)
 
 
+@pytest.mark.thorough
 def test_numba_cache_dir_is_obeyed(home):
     given = home.parent / "given"
     assert run(compute, HOME=home, NUMBA_CACHE_DIR=given) == (COMPILED, "")
@@ -205,6 +208,7 @@ def little_room():
     compute()
 
 
+@pytest.mark.thorough
 def test_a_full_disk(home):
     env = {"HOME": home, "TMPDIR": home.parent / "tmp"}
     counts, errors = run(little_room, **env)
@@ -239,11 +243,13 @@ def damaged():
     assert counts() == (0, 1)
 
 
+@pytest.mark.thorough
 def test_damaged_files_are_compiled_anew(home):
     _, errors = run(damaged, HOME=home, TMPDIR=home.parent / "tmp")
     assert not errors
 
 
+@pytest.mark.thorough
 def test_ranks_that_compile_at_once(home):
     """From an empty cache, in different orders: each kernel is compiled once, none is mixed up."""
     at, compiled_ = time.time() + 3, 0
@@ -394,6 +400,7 @@ def test_old_versions_are_removed(tmp_path):
     assert left == {*kept, "1" * 16, "f" * 16}
 
 
+@pytest.mark.thorough
 def test_a_version_in_use_is_not_old(home):
     assert run(compute, HOME=home)[0] == COMPILED
     (folder,) = (home / ".cache" / "numba_kernels").iterdir()
@@ -449,6 +456,7 @@ def every_public_call(algorithms):
     print(len(recorder.buffer), "numba.np.arraymath" in sys.modules)
 
 
+@pytest.mark.thorough
 def test_a_second_process_compiles_nothing(on_ranks):
     from numba_kernels.allreduce.calls import ALGORITHMS
 

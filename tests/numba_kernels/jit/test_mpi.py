@@ -72,6 +72,7 @@ def test_kernels_are_kept_on_disk(on_ranks, tmp_path):
     assert on_ranks(1, kept_and_loaded, str(tmp_path), env=env).split() == ["1", "0"]
 
 
+@pytest.mark.thorough
 def test_a_home_that_cannot_be_written(on_ranks, tmp_path):
     (tmp_path / "file").touch()  # no folder can be made below a file, not even by root
     env = {"XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}

@@ -177,6 +177,7 @@ def waiting(run, tmp_path: Path):
     guard.remove_abandoned(before)  # if the guard was killed
 
 
+@pytest.mark.thorough(but=["guard", "mpiexec"])
 @pytest.mark.parametrize(
     "what", ["parent", "guard", "server", "mpiexec", "client", "rank", "guard client"]
 )

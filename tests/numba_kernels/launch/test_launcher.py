@@ -171,6 +171,7 @@ def started(words: list[str], **variables: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.thorough(but="horovod.init")
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_one_line_and_status_2(entry, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

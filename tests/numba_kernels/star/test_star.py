@@ -97,6 +97,7 @@ def every_request(seed):
     team.barrier()
 
 
+@pytest.mark.thorough(but=["3-window", "2-messages", "3-mixed"])
 @WHERE
 def test_every_request(on_ranks, ranks, env):
     on_ranks(ranks, every_request, 1, env=env)
@@ -137,6 +138,7 @@ def stress(requests):
     team.barrier()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("env", [WINDOW, MIXED], ids=["window", "mixed"])
 def test_many_requests(on_ranks, env):
     on_ranks(5, stress, 2000, env=env)
@@ -297,6 +299,7 @@ def helped():
     team.barrier()
 
 
+@pytest.mark.thorough(but="2")
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_leaves_help(on_ranks, ranks):
     on_ranks(ranks, helped, env=WINDOW)

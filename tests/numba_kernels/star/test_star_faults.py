@@ -73,6 +73,7 @@ def leaf_fails():
             star.next(0) if team.rank == 0 else star.ask()
 
 
+@pytest.mark.thorough(but="mixed")
 @pytest.mark.parametrize("env", [WINDOW, MESSAGES, MIXED], ids=["window", "messages", "mixed"])
 def test_a_leaf_fails(on_ranks, env):
     on_ranks(3, leaf_fails, env=env)
@@ -235,6 +236,7 @@ def kills(seed):
     os._exit(0)  # MPI_Finalize would wait for the other ranks
 
 
+@pytest.mark.thorough(but="messages")
 @pytest.mark.parametrize("env", [WINDOW, MESSAGES], ids=["window", "messages"])
 def test_kills(env):
     from on_ranks import one_call

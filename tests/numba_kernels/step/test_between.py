@@ -97,6 +97,7 @@ def against_numpy():
             compare(team, next(names), n, clip, dtype, True, place)
 
 
+@pytest.mark.thorough(but="3-2")
 @on_nodes
 def test_against_numpy(on_ranks, ranks, node):
     on_ranks(ranks, against_numpy, env={"NUMBA_KERNELS_NODE": node})

@@ -26,6 +26,7 @@ def against_the_whole_batch():
             compare(team, name, n, clip, dtype, window, "private")
 
 
+@pytest.mark.thorough(but=["3-window", "2-messages"])
 @pytest.mark.parametrize(
     ("ranks", "shared"),
     [(1, "1"), *itertools.product((2, 3, 4), "10")],
@@ -106,6 +107,7 @@ def wherever_weights_are(names=None):
         compare(team, name, 5003, 30.0, "float32", False, place)
 
 
+@pytest.mark.thorough(but="3")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_wherever_weights_are(on_ranks, ranks):
     on_ranks(ranks, wherever_weights_are)
@@ -207,6 +209,7 @@ def never_half_done(place):
         g[:] = np.nan
 
 
+@pytest.mark.thorough(but="rows-3")
 @pytest.mark.parametrize("node", ["3", "2"])
 @pytest.mark.parametrize("place", ["private", "rows", "common"])
 def test_never_half_done(on_ranks, place, node):

@@ -1,5 +1,7 @@
 """The end of a program: every letter is received before MPI_Finalize, and nobody waits for long."""
 
+import pytest
+
 from numba_kernels import launch
 
 SECONDS = 120
@@ -38,11 +40,13 @@ team.barrier()
 """
 
 
+@pytest.mark.thorough
 def test_every_letter_is_received_at_the_end():
     done = launch.run_ranks(3, ["-c", PROGRAM], timeout=SECONDS, capture=True)
     assert done.stdout.split() == ["0"] * 3, done.stderr
 
 
+@pytest.mark.thorough
 def test_after_a_failure_too():
     done = launch.run_ranks(3, ["-c", PROGRAM + FAILS], timeout=SECONDS, capture=True)
     assert done.stdout.split() == ["0"] * 3, done.stderr

@@ -92,6 +92,7 @@ def rank_fails():
     assert team.generation == len(CALLS)
 
 
+@pytest.mark.thorough(but=["3-window", "2-messages"])
 @PLACES
 @RANKS
 def test_a_rank_fails(on_ranks, ranks, shared):
@@ -130,6 +131,7 @@ def exchanges_fail():
         assert (weights < before).all()
 
 
+@pytest.mark.thorough(but="3-window")
 @PLACES
 @RANKS
 def test_a_rank_fails_in_a_step(on_ranks, ranks, shared):
@@ -203,6 +205,7 @@ def mismatches():
         works(team, b)
 
 
+@pytest.mark.thorough(but="3-window")
 @PLACES
 @RANKS
 def test_calls_that_differ(on_ranks, ranks, shared):
@@ -219,6 +222,7 @@ def an_exception_ends_a_rank():
     team.allreduce(np.ones(5, "float32"))
 
 
+@pytest.mark.thorough(but="2-messages")
 @PLACES
 @RANKS
 def test_an_exception_ends_a_rank(ranks, shared):
@@ -248,6 +252,7 @@ def a_rank_ends():
     print("noticed", flush=True)
 
 
+@pytest.mark.thorough
 @PLACES
 @RANKS
 def test_a_rank_ends(on_ranks, ranks, shared):

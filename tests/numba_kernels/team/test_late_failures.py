@@ -267,6 +267,7 @@ def at_random(seed, turns):
     assert team.allreduce(np.ones(3))[0] == team.size
 
 
+@pytest.mark.thorough(but="3-window")
 @PLACES
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_failures_at_random(on_ranks, ranks, shared):

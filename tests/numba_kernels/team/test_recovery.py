@@ -44,6 +44,7 @@ def many_times(times):
     assert grown < 20_000, f"{grown} KiB for {times // 2} failures"
 
 
+@pytest.mark.thorough
 @PLACES
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_many_failures(on_ranks, ranks, shared):
@@ -76,6 +77,7 @@ def late_messages():
         assert (x == y).all()
 
 
+@pytest.mark.thorough(but="3")
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_late_messages(on_ranks, ranks):
     on_ranks(ranks, late_messages)
@@ -146,6 +148,7 @@ def missing():
     assert (team.allreduce(np.ones(5)) == 3).all()
 
 
+@pytest.mark.thorough(but="window")
 @PLACES
 def test_a_rank_that_does_not_come(on_ranks, shared):
     on_ranks(3, missing, env={"NUMBA_KERNELS_WINDOW": shared})
@@ -312,6 +315,7 @@ def cells():
     assert cell(works) == size
 
 
+@pytest.mark.thorough(but="3-window")
 @PLACES
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_cells(on_ranks, ranks, shared):

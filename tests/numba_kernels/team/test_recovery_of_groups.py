@@ -79,5 +79,6 @@ def a_group_ends():
     print("went on", flush=True)
 
 
+@pytest.mark.thorough
 def test_a_group_ends(on_ranks):
     assert on_ranks(4, a_group_ends, fresh=True).count("went on") == 2

@@ -3,6 +3,8 @@
 import re
 from types import SimpleNamespace
 
+import pytest
+
 from numba_kernels import launch
 
 SECONDS = 120
@@ -59,18 +61,21 @@ def ran(tmp_path, way: str) -> list[str]:
     return sorted(done.stdout.splitlines())
 
 
+@pytest.mark.thorough
 def test_a_rank_that_lives_on_this_machine_is_waited_for(tmp_path):
     zero, one, two = ran(tmp_path, "here")
     assert "in making a team for rank 2 (process " in zero and zero.startswith("0: made; ")
     assert one.startswith("1: made; ") and two == "2: made; "
 
 
+@pytest.mark.thorough
 def test_ranks_of_a_part_are_named_too(tmp_path):
     zero, one, two = ran(tmp_path, "part")
     assert zero.startswith("0: made; ") and "for rank 2 (" in zero and two == "2: made; "
     assert one == "1: made; "
 
 
+@pytest.mark.thorough
 def test_a_rank_elsewhere_has_a_limit_and_is_named(tmp_path):
     zero, one, two = ran(tmp_path, "elsewhere")
     limit = "rank 2 did not begin making the team within 1 s: all ranks of a team must call it"
@@ -105,6 +110,7 @@ team.close()
 """
 
 
+@pytest.mark.thorough
 def test_before_there_is_any_mailbox(tmp_path):
     for way, more in {"plain": {}, "supervised": {"survive": True}}.items():
         (tmp_path / way).mkdir()

@@ -79,6 +79,7 @@ def all_wait_for_the_last(ranks, pids):
     return rf"stall: {waiting} waited (\d+) s in {call}.*{where}"
 
 
+@pytest.mark.thorough(but="2-window")
 @PLACES
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_a_rank_is_stopped(ranks, shared):

@@ -61,6 +61,7 @@ def collectives():
     np.testing.assert_array_equal(table.ravel(), np.arange(12))
 
 
+@pytest.mark.thorough(but=["3-window", "2-messages"])
 @PLACES
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_collectives(on_ranks, ranks, shared):
@@ -152,6 +153,7 @@ def thousands():
             teams.append(Team())
 
 
+@pytest.mark.thorough
 def test_thousands_of_teams(on_ranks):
     on_ranks(1, thousands, fresh=True)
 

@@ -88,6 +88,7 @@ def one_rank_sleeps(late, round_):
         clock.note(OFF, max(wait for i, wait in enumerate(waits) if i != round_))
 
 
+@pytest.mark.thorough(but=["3-window", "2-messages"])
 @ways
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_ranks_wait_for_a_late_one(on_ranks, ranks, way):
@@ -366,6 +367,7 @@ def clocks(shift):
         assert found == [f"from {r}".encode() * (1 + 1000 * r) for r in range(team.size)]
 
 
+@pytest.mark.thorough(but="4")
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_clocks_of_nodes(on_ranks, ranks):
     on_ranks(ranks, clocks, -7_000_000_123, env={"NUMBA_KERNELS_NODE": "2"})

@@ -198,6 +198,7 @@ def test_refused():
         bench.main(3, 1.0, None, "gans")
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("keras")
 def test_a_run_of_the_digits(tmp_path):
     file = tmp_path / "row.json"

@@ -66,6 +66,7 @@ def rows_of_the_smallest(out):
             json.dump([rows, merge([rows])], file)
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("keras")
 def test_all_programs_do_the_same(on_ranks):
     """`make soak` compares the LSTM network, too, whose graphs take long to build."""

@@ -101,6 +101,7 @@ def bit_for_bit(folder):
             assert again.steps == 33 and len(again.fit_to(EPOCHS).epochs) == EPOCHS
 
 
+@pytest.mark.thorough(but="2")
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_resumed_runs_end_with_the_same_bits(on_ranks, tmp_path, ranks):
     on_ranks(ranks, bit_for_bit, str(tmp_path))

@@ -121,6 +121,7 @@ def cut_after_a_group(folder, cases):
         counted_under(resumed)
 
 
+@pytest.mark.thorough
 def test_groups_that_lose_their_workers_resume(on_ranks, tmp_path):
     cases = [
         (3, 14, 30), (3, 14, 30), (1, 9, 20, 40), (2, 9, 20, 40), (5, 25, 44), (6, 25, 44),

@@ -202,6 +202,7 @@ def every_sample(folder, steps):
         counting(team, place, synchronous=True).fit(1)
 
 
+@pytest.mark.thorough
 def test_every_sample_once_after_a_resume(on_ranks, tmp_path):
     on_ranks(4, every_sample, str(tmp_path / "window"), [18, 35])
     on_ranks(4, every_sample, str(tmp_path / "messages"), [23], env={"NUMBA_KERNELS_WINDOW": "0"})
@@ -300,6 +301,7 @@ def options(folder):
     assert not [t for t in threading.enumerate() if t.name == "reading ahead"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_all_of_a_trainer_holds_with_a_master(on_ranks, tmp_path, ranks):
     on_ranks(ranks, options, str(tmp_path))

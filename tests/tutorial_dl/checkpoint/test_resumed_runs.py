@@ -78,6 +78,7 @@ def kill(process) -> None:
     assert process.returncode == 0 or (process.returncode == 1 and not ended), err
 
 
+@pytest.mark.thorough
 def test_killed_3_times(tmp_path):
     """All ranks are killed at random moments and resumed; the result is that of one whole run."""
     killed_again_and_again(tmp_path, 3)
@@ -135,6 +136,7 @@ def test_sigterm_writes_one_and_ends(tmp_path):
     assert done["history"][-1]["epoch"] == last // 36 + 1
 
 
+@pytest.mark.thorough
 def test_stopped_runs(tmp_path):
     """A run that met its target stops again when resumed with it, and trains on without it."""
     folder = tmp_path / "run"

@@ -136,6 +136,7 @@ def writes_a_note(folder, words):
     assert MPI.COMM_WORLD.rank or note in written.getvalue(), written.getvalue()
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("keras")
 def test_an_option_that_replaces_what_was_compiled_is_noted(on_ranks, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
@@ -143,6 +144,7 @@ def test_an_option_that_replaces_what_was_compiled_is_noted(on_ranks, tmp_path):
     on_ranks(2, writes_a_note, str(tmp_path), [*train, "--quiet"], keras=True)
 
 
+@pytest.mark.thorough
 def test_a_model_of_arrays(command, tmp_path):
     train = ["train", "--model", "curve", "--data", "curve", "--quiet", "--json", "-"]
     trained = command(*train, "--save", "m.npz")

@@ -173,6 +173,9 @@ WRONG_OF_A_COMMAND = [  # one that fails before training, one within, and one wi
 ]
 
 
+@pytest.mark.thorough(
+    but=["--model my_file:narrow", "--model my_file:raises", "--save-best m.keras"]
+)
 @pytest.mark.parametrize(
     ("words", "status", "message"), WRONG_ON_RANKS, ids=[" ".join(w) for w, *_ in WRONG_ON_RANKS]
 )
@@ -201,6 +204,7 @@ def test_many_ranks_on_few_cores_are_told(monkeypatch):
     assert train.crowd(17) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "status", "message"), WRONG_OF_A_COMMAND, ids=["set-up", "training", "workers"]
 )
@@ -243,6 +247,7 @@ def trained(lines):
             assert not ended.value.code, words
 
 
+@pytest.mark.thorough
 def test_results_and_every_option(command, on_ranks, tmp_path):
     """--json has its fields, and each option changes the result as it should."""
     base = {"epochs": 2, "batch-size": 32, "optimizer": "adam", "learning-rate": 0.001, "seed": 0}
@@ -292,6 +297,7 @@ def test_results_and_every_option(command, on_ranks, tmp_path):
     assert own.items() <= elastic.items() and elastic["optimizer"] == "sgd"
 
 
+@pytest.mark.thorough
 def test_interrupt(tmp_path):
     """Ctrl-C ends all ranks and is reported once."""
     process = subprocess.Popen(
@@ -360,6 +366,7 @@ def huge():
 """
 
 
+@pytest.mark.thorough(but="killed-1-a rank was ended by signal SIGKILL")
 @pytest.mark.parametrize(
     ("function", "status", "message"),
     [
@@ -417,6 +424,7 @@ main()
 """
 
 
+@pytest.mark.thorough
 def test_the_main_job(command, tmp_path):
     """With a shorter training of the GAN. `make soak` runs it on up to four ranks, with masters."""
     main_job(functools.partial(command, program=("-c", SHORTER)), tmp_path, 2, epochs=18)

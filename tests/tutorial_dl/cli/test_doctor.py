@@ -76,6 +76,7 @@ def test_no_mpi_library_and_a_cache_that_cannot_be_written():
     assert "NUMBA_CACHE_DIR" in checks["kernel cache"]["remedy"]
 
 
+@pytest.mark.thorough
 def test_no_mpiexec(tmp_path):
     """The environment has the MPI library but no mpiexec, as after a partial install."""
     venv.create(tmp_path / "env", with_pip=False)
@@ -119,6 +120,7 @@ def test_mpiexec_of_another_mpi(tmp_path):
     assert lines[-1] == "3 of 18 checks failed: mpiexec, 2 ranks, engine cluster"
 
 
+@pytest.mark.thorough
 def test_mpiexec_that_starts_separate_worlds(tmp_path):
     """This mpiexec claims to be right but starts each rank alone, which only a trial shows."""
     does = f'{either_mpi.says_version()}; shift; shift; "$@" & "$@" & wait'

@@ -152,6 +152,7 @@ def test_a_file_has_the_options_of_its_strategy_only():
     assert "one_copy" in RunConfig().tables()["strategy"]
 
 
+@pytest.mark.thorough
 @given(st.text(st.characters(codec="utf-8")), st.floats(0, 1e300), st.integers(0, 2**62))
 def test_texts_and_numbers_survive_a_file(text, rate, seed):
     said = RunConfig.of(data=text, learning_rate=rate, seed=seed)

@@ -127,6 +127,7 @@ def rehearsed():
         print(json.dumps(np.reshape(every, (team.size, len(RULES), 3)).tolist()))
 
 
+@pytest.mark.thorough
 def test_all_is_compiled_before_training_counts(on_ranks):
     counts = np.array(json.loads(on_ranks(3, rehearsed, fresh=True)))  # (ranks, rules, 3)
     assert (counts[:, 0, 0] > 0).all()  # the first rule's kernels at least

@@ -70,6 +70,7 @@ def somebody_cancels_the_job_under_a_cell(c: cluster.Cluster, system: str) -> No
     cancelling.join()
 
 
+@pytest.mark.thorough(but="slurm")
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_job_is_one_world_and_a_restart_keeps_it(system, jobs, monkeypatch):
     monkeypatch.setattr(job_watch, "AT_ONCE", SECONDS)
@@ -93,6 +94,7 @@ def test_a_job_is_one_world_and_a_restart_keeps_it(system, jobs, monkeypatch):
     assert not any(p.is_running() for p in processes)
 
 
+@pytest.mark.thorough
 def test_a_job_in_the_queue_is_waited_for_with_its_state(jobs, monkeypatch):
     (jobs / "hold").touch()
     shown = []
@@ -135,6 +137,7 @@ def test_ctrl_c_while_waiting_cancels_the_job(jobs):
     assert (jobs / "100" / "cancelled").exists()
 
 
+@pytest.mark.thorough(but="lsf-bsub")
 @pytest.mark.parametrize("system, program", [("slurm", "sbatch"), ("pbs", "qsub"), ("lsf", "bsub")])
 def test_a_job_that_is_refused(system, program, jobs):
     (jobs / "refuse").write_text("invalid account")
@@ -148,6 +151,7 @@ def test_a_batch_system_that_is_not_there():
         cluster.start(n=2, profile=submits("pbs"), timeout=SECONDS)
 
 
+@pytest.mark.thorough(but="pbs")
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_job_that_dies_is_reported_with_its_log(system, jobs):
     file = submits(system, setup='["echo no such module", "exit 3"]')
@@ -185,6 +189,7 @@ signal.pause()
 """
 
 
+@pytest.mark.thorough
 def test_a_job_whose_client_was_killed_is_cancelled(jobs):
     file = submits("slurm", keep="2")
     client = subprocess.Popen(
@@ -205,6 +210,7 @@ def test_a_job_whose_client_was_killed_is_cancelled(jobs):
     assert not record.path.exists() and (jobs / "100" / "cancelled").exists()
 
 
+@pytest.mark.thorough
 def test_a_job_ends_when_everything_on_our_side_is_killed(jobs):
     # No client or watcher is left to cancel the job, so it must notice this itself.
     c = cluster.start(n=2, profile=submits("slurm"), timeout=SECONDS)
@@ -256,6 +262,7 @@ def files_are_for_their_owner_only(found: dict[str, int]) -> None:
     assert not {name: oct(mode) for name, mode in found.items() if mode & 0o077}
 
 
+@pytest.mark.thorough
 def test_connections_are_encrypted_and_files_private(jobs):
     """Connections outside loopback are encrypted (if there is an address); files are private."""
     import zmq
@@ -289,6 +296,7 @@ def profile_connection(c: cluster.Cluster) -> dict:
     return json.loads((c._record.run / "security" / "ipcontroller-client.json").read_text())
 
 
+@pytest.mark.thorough
 def test_connections_are_plain_only_if_asked():
     plain = write('kind = "local"\nencrypt = false')
     with cluster.start(n=2, profile=plain, timeout=SECONDS) as c:

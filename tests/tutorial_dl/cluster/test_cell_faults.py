@@ -131,6 +131,7 @@ def fault_after_fault(n: int, names: list[str], seed: int) -> None:
         assert [engine.pid for engine in c.status()] == pids  # there was no restart
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("n", "window"), [(4, "1"), (3, "0")])
 def test_fault_after_fault(n, window, tmp_path, monkeypatch):
     """Every fault, in the window and over messages. `make soak` has 50 faults in a row."""

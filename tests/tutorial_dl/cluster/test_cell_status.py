@@ -74,6 +74,7 @@ def in_c():  # as if no signal could end it
 """
 
 
+@pytest.mark.thorough
 def test_a_running_cell_says_who_waits_for_whom(team, tmp_path):
     go = tmp_path / "go"
     page = Statuses(lambda text: go.touch() if "wait in barrier" in text else None)

@@ -68,6 +68,7 @@ WAITS = {
 }
 
 
+@pytest.mark.thorough(but=["window-barrier", "messages-allreduce"])
 @pytest.mark.parametrize("wait", WAITS)
 def test_who_waits_in_a_team_raises_too(team_cluster, wait):
     c = team_cluster
@@ -170,6 +171,7 @@ def test_a_computing_rank_is_not_interrupted(shared_cluster, capfd):
     assert said.count("rank 0 is in time.sleep(5) (line 3)") == 1
 
 
+@pytest.mark.thorough
 def test_ranks_that_pass_through_mpi_calls_are_not_blocked(shared_cluster):
     # A rank is nearly always found in the same call, but the call returns all the time.
     code = """
@@ -186,6 +188,7 @@ while pair.bcast(time.monotonic() - begin) < 5: pass
 # Raw MPI calls ---------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(but="2-MPI.COMM_WORLD.Dup()-y = comm.allreduce(x)-y = comm.allreduce(x)")
 @pytest.mark.parametrize(
     "ranks, comm, call, shown",
     [
@@ -215,6 +218,7 @@ def test_ranks_in_a_raw_mpi_call_are_named(request, ranks, comm, call, shown):
     c.run("pass")
 
 
+@pytest.mark.thorough
 def test_blocked_ranks_that_get_free_can_go_on(shared_cluster):
     c = shared_cluster
     code = "if rank == 1: raise ValueError('too early')\nif rank == 0: got = comm.recv(source=1)"
@@ -265,6 +269,7 @@ def test_a_cell_that_waits_behind_one_that_fails_does_not_run(shared_cluster, tm
 # Interrupt -------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough(but="window-team.barrier() if rank else time.sleep(100)")
 @pytest.mark.parametrize(
     "code", ["team.barrier() if rank else time.sleep(100)", "while True: sum(range(1000))"]
 )
@@ -278,6 +283,7 @@ def test_interrupt(team_cluster, tmp_path, code):
     c.run(TEAM + "\nassert (x == 3).all() and kept == 10 * rank")
 
 
+@pytest.mark.thorough
 def test_interrupt_of_a_raw_mpi_call(shared_cluster, tmp_path):
     code = "if rank: comm.recv(source=0)\nelse: time.sleep(100)"
     with ctrl_c_after(0.5, tmp_path) as sent:

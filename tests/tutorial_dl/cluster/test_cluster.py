@@ -148,6 +148,7 @@ def test_restart_gives_new_ranks_where_one_has_died():
         )
 
 
+@pytest.mark.thorough
 def test_starting_again_stops_the_former(capsys):
     first = cluster.start(n=2, timeout=SECONDS)
     processes = all_processes(first)
@@ -187,6 +188,7 @@ def fake_mpiexec(path: Path, does: str) -> str:
     return str(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "does, says",
     [
@@ -201,6 +203,7 @@ def test_engines_that_do_not_come_up(tmp_path, monkeypatch, does, says):
     assert str(error.value).splitlines()[-1].strip() == does.split(";")[0].removeprefix("echo ")
 
 
+@pytest.mark.thorough
 def test_separate_worlds_are_noticed(tmp_path, monkeypatch):
     # The mpiexec of another MPI would start two worlds of one rank each.
     does = 'shift; shift; "$@" & "$@" & wait'
@@ -236,6 +239,7 @@ def client_with_a_cluster(busy: str = "time.sleep(300)"):
         client.communicate()
 
 
+@pytest.mark.thorough
 def test_the_cluster_ends_when_a_client_in_an_mpi_call_is_killed():
     # The engines are in a receive that only SIGKILL ends.
     busy = (
@@ -250,12 +254,14 @@ def test_the_cluster_ends_when_a_client_in_an_mpi_call_is_killed():
         assert_gone(processes)
 
 
+@pytest.mark.thorough
 def test_the_cluster_ends_with_a_client_that_forgets_it():
     with client_with_a_cluster("") as (client, processes):
         assert client.wait(SECONDS) == 0
         assert all(map(gone, processes))
 
 
+@pytest.mark.thorough
 def test_the_engines_end_when_the_controller_is_killed():
     with client_with_a_cluster() as (_, processes):
         [controller] = processes[0].children()
@@ -295,6 +301,7 @@ def run_notebook(kernel, cells: str) -> list[str]:
     return printed
 
 
+@pytest.mark.thorough
 def test_in_a_notebook_and_when_jupyter_restarts_its_kernel(monkeypatch):
     from jupyter_client.manager import KernelManager
 
@@ -344,6 +351,7 @@ def test_a_first_request_that_is_lost_is_sent_again():
         answers(lambda: Asked(None), seconds=0)
 
 
+@pytest.mark.thorough
 def test_engines_leave_no_name_in_shared_memory(shared_cluster):
     """A rank that is killed can't remove it; MPICH keeps the name until MPI_Finalize."""
     shared_cluster.run(

@@ -117,6 +117,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 # List, join, stop ------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_second_notebook_joins_restarts_and_leaves():
     assert cluster.list() == []
     with other("c = cluster.start(n=2); c.client[:].execute('x = 5', block=True)") as first:
@@ -164,6 +165,7 @@ def test_leaving_gives_back_what_joining_took():
         assert (held() <= before).all()
 
 
+@pytest.mark.thorough
 def test_stop_by_one_who_joined_ends_it_for_all():
     with other("c = cluster.start(n=2)") as first:
         c = cluster.join()
@@ -180,6 +182,7 @@ def test_stop_by_one_who_joined_ends_it_for_all():
         assert first.end() == 0
 
 
+@pytest.mark.thorough
 def test_names(monkeypatch):
     with pytest.raises(cluster.ClusterError, match=r"there is no cluster; cluster.start\(\)"):
         cluster.join()
@@ -200,6 +203,7 @@ def test_names(monkeypatch):
         assert cluster.stop("local") == "local"
 
 
+@pytest.mark.thorough
 def test_a_cluster_of_this_kernel_cannot_be_left_unless_kept():
     with cluster.start(n=1, timeout=SECONDS) as c:
         with pytest.raises(cluster.ClusterError, match="needs one started with keep=SECONDS"):
@@ -229,6 +233,7 @@ def test_what_a_crash_left_is_removed(tmp_path):
 # Without a client ------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_kept_cluster_waits_for_the_next_kernel_and_ends_without_one():
     with other(
         "c = cluster.start(n=2, keep=12); c.client[:].execute('x = 5', block=True)"
@@ -250,6 +255,7 @@ def test_a_kept_cluster_waits_for_the_next_kernel_and_ends_without_one():
     until(lambda: not record.path.exists())
 
 
+@pytest.mark.thorough
 def test_a_kept_cluster_survives_a_restart_and_ends_at_stop():
     c = cluster.start(n=2, keep=30, name="kept")
     watcher, folder = c._record.watcher, c._record.path
@@ -261,6 +267,7 @@ def test_a_kept_cluster_survives_a_restart_and_ends_at_stop():
     assert not folder.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", ["watcher", "controller"])
 def test_a_kept_cluster_ends_with_its_watcher_or_controller(part):
     with other("cluster.start(n=2, keep=60)"):
@@ -299,6 +306,7 @@ def test_a_lease_is_held_by_those_who_live(tmp_path):
 # From a terminal -------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_from_a_terminal():
     assert command("list").stdout == "no cluster is running\n"
     done = command("start", "-n", "2", "--name", "demo", "--keep", "30")
@@ -373,6 +381,7 @@ def test_progress_is_one_line_in_a_terminal_and_nothing_elsewhere(capsys, monkey
     assert not last.strip()  # wiped out
 
 
+@pytest.mark.thorough
 def test_restarts_whatever_the_engines_do():
     restarts(4)
 

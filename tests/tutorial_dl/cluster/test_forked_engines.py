@@ -160,6 +160,7 @@ def test_a_controller_that_hangs_is_named_with_its_log(monkeypatch):
         cluster.start(n=2, timeout=3)
 
 
+@pytest.mark.thorough
 def test_engines_are_forked_with_what_their_cells_will_import(tmp_path, monkeypatch):
     if launch.is_open_mpi():
         pytest.skip("ranks of Open MPI are not forked")
@@ -185,6 +186,7 @@ def test_engines_are_forked_with_what_their_cells_will_import(tmp_path, monkeypa
     assert not folder.exists() and not any(each.is_running() for each in processes)
 
 
+@pytest.mark.thorough
 def test_a_restart_does_not_use_what_a_killed_controller_has_left():
     with cluster.start(n=1, timeout=SECONDS) as c:
         guard = psutil.Process(int(c._record.controller[0]))

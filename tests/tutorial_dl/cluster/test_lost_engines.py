@@ -23,6 +23,7 @@ SECONDS = 300
 # An engine's process ends ----------------------------------------------------------------------
 
 
+@pytest.mark.thorough(but="os._exit(0)-ended with exit status 0")
 @pytest.mark.parametrize(
     "ends, how",
     [
@@ -44,6 +45,7 @@ def test_a_lost_rank_is_named(own_cluster, ends, how):
     assert failing(c, "print(1)", took="a lost rank is named by the next cell") == expected
 
 
+@pytest.mark.thorough
 def test_a_rank_lost_between_cells_is_named(own_cluster):
     victim = own_cluster.status()[1]
     os.kill(victim.pid, signal.SIGKILL)
@@ -68,6 +70,7 @@ def controllers_guard(c) -> int:
     raise AssertionError
 
 
+@pytest.mark.thorough
 def test_a_dead_controller_is_no_end(own_cluster):
     """Engines end with their controller, so the cell ends; a restart works."""
     [controller] = [
@@ -83,6 +86,7 @@ def test_a_dead_controller_is_no_end(own_cluster):
     own_cluster.run("pass")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("private")
 def test_a_stopped_cluster_says_so():
     with cluster.start(n=1, timeout=SECONDS) as c:
@@ -94,6 +98,7 @@ def test_a_stopped_cluster_says_so():
 # Restart ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_restart_again_and_again(own_cluster):
     for state in ("blocked", "computing", "dead"):  # of idle engines; the next test has others
         with contextlib.suppress(CellError, CellTimeout):
@@ -114,6 +119,7 @@ def test_changes_of_the_folder_are_repeated_as_often_as_they_were_called():
     assert cells.imports() == "import os\nos.chdir('a')\nos.chdir('..')\nos.chdir('a')"
 
 
+@pytest.mark.thorough
 def test_restart_runs_imports_again(own_cluster, tmp_path):
     c = own_cluster
     (tmp_path / "mine").mkdir()

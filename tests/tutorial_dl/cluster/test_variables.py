@@ -36,6 +36,7 @@ def shown(call) -> list[str]:
 # Variables -------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_values_by_rank(shared_cluster):
     c = shared_cluster
     assert c["rank"] == [0, 1, 2] and c["kept"] == [0, 10, 20]

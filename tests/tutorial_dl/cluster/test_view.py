@@ -44,6 +44,7 @@ def until(condition, seconds: float = SECONDS):
     return value
 
 
+@pytest.mark.thorough
 def test_states_of_engines(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     with cluster.start(n=3, timeout=SECONDS) as c:
@@ -260,6 +261,7 @@ def test_an_error_in_a_notebook(notebook):
     notebook.ok("%%px\nteam = Team(); team.barrier(); assert kept == 7")
 
 
+@pytest.mark.thorough(but="team.barrier() if rank else time.sleep(100)")
 @pytest.mark.parametrize(
     "code", ["team.barrier() if rank else time.sleep(100)", "while True: pass"]
 )

@@ -245,6 +245,7 @@ def test_noise_floor_of_a_constant_is_the_mean_over_all_orders(random, s, b):
     assert foundations.noise_floor(loss, eta, b) == pytest.approx(floor, rel=1e-10)
 
 
+@pytest.mark.thorough(but="20")
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 20])
 def test_descent_settles_at_the_noise_floor(random, batch_size):
     # With a constant, every batch has the same curvature, so the prediction is exact on average.

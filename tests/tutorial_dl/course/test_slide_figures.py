@@ -73,6 +73,7 @@ def curve_and_legend(*curve, **look):
     return ax, ax.get_legend().get_window_extent(), flaws
 
 
+@pytest.mark.thorough
 def test_a_legend_moves_away_from_curves_or_is_named():
     ax, box, flaws = curve_and_legend(0, 0.1, 1, 1, 1)
     middle = (ax.bbox.x0 + ax.bbox.x1) / 2

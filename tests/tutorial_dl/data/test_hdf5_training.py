@@ -88,6 +88,7 @@ def train(folder, *words):
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_train_on_a_list_with_a_cache(folder):
     words = ["--model", "softmax", "--epochs", "2", "--json", "-"]
     words += ["--learning-rate", "0.01", "--data", "files.txt", "--validation", "kept.hdf5"]
@@ -104,6 +105,7 @@ def test_train_on_a_list_with_a_cache(folder):
     assert again["ranks"] == 1 and again["val_loss"] == pytest.approx(result["val_loss"], rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_what_is_wrong_is_told_once_by_all_ranks(on_ranks, folder):
     whole = (folder / "3.h5").read_bytes()
     (folder / "3.h5").write_bytes(whole[:-1])

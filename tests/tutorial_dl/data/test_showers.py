@@ -137,6 +137,7 @@ def test_depth_in_units_of_the_centre_of_gravity():
     assert relative_depth(6.0, 6.0, 4.5, mean_a) == pytest.approx(1)  # a mean shape: t / T
 
 
+@pytest.mark.thorough(but="20.0")
 @pytest.mark.parametrize("energy", [20.0, 400.0])
 def test_mean_profile_containment_and_resolution(energy):
     made = at(energy)

@@ -122,6 +122,7 @@ def train(folder, *words):
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_user_s_function_for_the_command_line(on_ranks, tmp_path):
     (tmp_path / "mine.py").write_text(FILE.format(steps="6"))
     found = {}

@@ -101,6 +101,7 @@ def as_by_hand():
     assert no_threads()
 
 
+@pytest.mark.thorough(but="2")
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_ranks_train_on_a_stream_as_one_does(on_ranks, ranks):
     on_ranks(ranks, as_by_hand)

@@ -81,6 +81,7 @@ def sizes(*parts):
     return [(step, [ranks for first, ranks in parts if first <= step][-1]) for step in range(10)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "killed, left, steps, outer",
     [
@@ -104,6 +105,7 @@ def test_ranks_are_killed(killed, left, steps, outer):
         assert in_set == (len(outer) if new in outer else None)
 
 
+@pytest.mark.thorough
 def test_ranks_raise():
     """HorovodInternalError, by one rank and by all: all go on. Another error: the rank is lost."""
     from tutorial_dl.interop.horovod.elastic import HorovodInternalError, HostsUpdatedInterrupt
@@ -122,6 +124,7 @@ def test_ranks_raise():
         assert [step for step, _, _ in resets] == [5]
 
 
+@pytest.mark.thorough
 def test_a_rank_that_has_failed_lives_on(tmp_path):
     """Rank 1 catches its own error; the others do not wait for it to end."""
     file = tmp_path / "done"
@@ -178,6 +181,7 @@ def test_failures_that_return():
         run(function, num_proc=2, timeout=300)
 
 
+@pytest.mark.thorough(but="when1")
 @pytest.mark.parametrize("when", [{"before_a_team": [2]}, {"after_a_team": (2, 3)}])
 def test_a_rank_is_killed_while_the_others_make_a_team(when):
     """In the second case, rank 1 has the new team, and comes back because rank 3 has not."""
@@ -188,6 +192,7 @@ def test_a_rank_is_killed_while_the_others_make_a_team(when):
         assert len(resets) == 1
 
 
+@pytest.mark.thorough
 def test_too_few_ranks_are_left(tmp_path, capfd):
     """One line says so, and the launcher fails. Without a number, all ranks must be left."""
     message = "elastic: ranks 0 and 2 were lost; 1 of 3 ranks left, but at least 2 must be"
@@ -320,6 +325,7 @@ def keras_job():
     return me, state.log, model.get_weights(), replay.get_weights(), before, after
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("keras")
 def test_a_rank_is_killed_during_fit():
     import numpy as np

@@ -78,6 +78,7 @@ def trains_as_one_process(tmp_path, script):
     }
 
 
+@pytest.mark.thorough
 def test_run_gives_results_by_rank():
     offset = 10
 
@@ -114,6 +115,7 @@ def test_hosts_are_this_machine():
             ranks_on(hosts, asked)
 
 
+@pytest.mark.thorough
 def test_a_rank_that_fails_is_named():
     """A rank raises while the other waits; a rank ends without an error; a rank does not end."""
 

@@ -35,6 +35,7 @@ def each_rank():
         hvd.shutdown()
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("keras")
 def test_scripts(on_ranks):
     on_ranks(3, each_rank, keras=True)

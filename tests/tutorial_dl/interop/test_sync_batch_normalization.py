@@ -283,6 +283,7 @@ def each_rank(everything):
     failing_rank(everybody)
 
 
+@pytest.mark.thorough
 def test_on_ranks(on_ranks):
     on_ranks(3, each_rank, False, timeout=240, keras=True)
 
@@ -298,6 +299,7 @@ def plain_model():
     return model
 
 
+@pytest.mark.thorough
 def test_convert_keeps_all_but_how_statistics_are_computed(tmp_path):
     """One process gives plain batch normalisation, also in Keras's fit and after a reload."""
     import keras

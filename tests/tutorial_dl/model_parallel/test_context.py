@@ -121,6 +121,7 @@ def equals_plain(dtype, lengths):
     team.barrier()
 
 
+@pytest.mark.thorough(but="3")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_equal_to_plain_attention(on_ranks, ranks):
     for dtype in ("float32", "float64"):

@@ -123,11 +123,13 @@ def trains(folder):
             assert (arrays[one.name] == one.of(found.replica.parameters)).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_parts_of_sequences_train_as_one_process(on_ranks, ranks, tmp_path):
     on_ranks(ranks, trains, str(tmp_path))
 
 
+@pytest.mark.thorough
 def test_stages_of_parts_train_as_one_process(on_ranks, tmp_path):
     on_ranks(4, stages_train, str(tmp_path))
 
@@ -350,6 +352,7 @@ def refused(grid):
 LINES = "from test_context_replica import DATA, whole", "def data(): return DATA"
 
 
+@pytest.mark.thorough
 def test_the_command_line(on_ranks, tmp_path):
     """--context with --pipeline trains, and writes what a run of one rank writes."""
     options = options_of(tmp_path, __file__, *LINES)

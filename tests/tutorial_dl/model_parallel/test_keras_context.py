@@ -130,6 +130,7 @@ class Counts(callbacks.Callback):
         self.samples += samples
 
 
+@pytest.mark.thorough
 def test_three_ranks_train_as_one_to_twelve_digits(on_ranks, tmp_path):
     on_ranks(3, three, str(tmp_path), keras=True)
 
@@ -170,6 +171,7 @@ def in_two_stages(build, grid):
     np.testing.assert_allclose(stages.predict(batch[0]), outputs, rtol=0, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_with_data_and_tensor_parallelism_and_clipping(on_ranks, tmp_path):
     on_ranks(4, together, str(tmp_path), keras=True)
 

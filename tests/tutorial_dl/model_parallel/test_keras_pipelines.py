@@ -53,6 +53,7 @@ def convolutional():
     return model, (IMAGES, LABELS)
 
 
+@pytest.mark.thorough(but="convolutional-cut2")
 @pytest.mark.parametrize(
     ("build", "cut"),
     [

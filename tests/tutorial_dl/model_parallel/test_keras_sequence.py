@@ -117,6 +117,7 @@ def trains(build, grid, folder, near, **options):
     return found
 
 
+@pytest.mark.thorough
 def test_two_ranks_train_and_fail_as_one(on_ranks, tmp_path):
     on_ranks(2, two, str(tmp_path), keras=True)
 
@@ -144,6 +145,7 @@ def two(folder):
         model_parallel.KerasTensorReplica(half, grid, sequence=True)
 
 
+@pytest.mark.thorough
 def test_three_ranks_train_as_one_to_twelve_digits(on_ranks, tmp_path):
     on_ranks(3, three, str(tmp_path), keras=True)
 
@@ -154,6 +156,7 @@ def three(folder):
             trains(build, Grid(Team(), tensor=3), folder, 1e-12)
 
 
+@pytest.mark.thorough
 def test_with_data_parallelism_pipelines_and_clipping(on_ranks, tmp_path):
     on_ranks(4, together, str(tmp_path), keras=True)
 

@@ -208,6 +208,7 @@ def three(folder):
         trains(by_batch, 3, Team(), 1e-12, serial=False)
 
 
+@pytest.mark.thorough
 def test_three_ranks_to_twelve_digits(on_ranks, tmp_path):
     on_ranks(3, three, str(tmp_path), keras=True)
 

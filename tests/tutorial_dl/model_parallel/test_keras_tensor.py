@@ -199,6 +199,7 @@ def goes_on(found, fails):
     found.fit(1)
 
 
+@pytest.mark.thorough
 def test_three_ranks_train_as_one_to_twelve_digits(on_ranks, tmp_path):
     on_ranks(3, three, str(tmp_path), keras=True)
 
@@ -211,6 +212,7 @@ def three(folder):
             assert found.replica.dtype == np.float64
 
 
+@pytest.mark.thorough
 def test_with_data_parallelism_pipelines_and_clipping(on_ranks, tmp_path):
     on_ranks(4, together, str(tmp_path), keras=True)
 

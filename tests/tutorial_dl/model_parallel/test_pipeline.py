@@ -96,6 +96,7 @@ def trains_as_one(name, dtype, schedule, micro_batches, chunks, recompute, dropo
     )
 
 
+@pytest.mark.thorough(but="2")
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_every_schedule_trains_as_one_process(on_ranks, ranks):
     on_ranks(ranks, every_schedule)
@@ -206,6 +207,7 @@ def one_of_two_by_two_fails():
     step_of(*replica.compute_gradient(part(BATCHES["mlp"], 0)))
 
 
+@pytest.mark.thorough
 def test_a_stopped_and_killed_rank_is_named_with_its_stage():
     """Rank 1 of 3 is stopped, which is reported, and then killed: the others end with a line."""
     call = one_call(3, __file__, "one_is_stopped_and_killed", [])
@@ -243,6 +245,7 @@ def one_is_stopped_and_killed():
     os._exit(0)  # MPI_Finalize would wait for rank 1
 
 
+@pytest.mark.thorough
 def test_a_rank_that_has_left_is_named(on_ranks):
     on_ranks(2, one_leaves, fresh=True)
 

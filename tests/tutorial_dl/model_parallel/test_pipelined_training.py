@@ -134,6 +134,7 @@ def fails_and_goes_on(folder):
 LINES = "from test_pipelined_training import DATA, whole", "def data(): return DATA"
 
 
+@pytest.mark.thorough
 def test_the_command_line(tmp_path):
     """--pipeline with its options trains, and writes what a run of one rank writes."""
     cut = ["--pipeline", 2, "--pipeline-schedule", "zb_h1"]
@@ -141,6 +142,7 @@ def test_the_command_line(tmp_path):
     assert two["ranks"] == 2 and two["config"]["pipeline"]["pipeline_schedule"] == "zb_h1"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("rank", "more", "line"),
     [
@@ -179,6 +181,7 @@ def data():
     assert re.match(f"error: {line}", done.stderr), done.stderr
 
 
+@pytest.mark.thorough
 def test_a_rank_that_dies_as_python_ends_holds_up_nobody(tmp_path):
     """MPI_Finalize of the others would wait for it for ever."""
     dies = """

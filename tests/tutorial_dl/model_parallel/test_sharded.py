@@ -124,6 +124,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough(but="3")
 @pytest.mark.parametrize("ranks", CASES)
 def test_equal_to_one_process(on_ranks, ranks, tmp_path):
     on_ranks(ranks, as_serial, CASES[ranks], str(tmp_path))
@@ -246,6 +247,7 @@ def memory_falls():
         del one, shards
 
 
+@pytest.mark.thorough
 def test_memory(on_ranks):
     on_ranks(2, memory_falls, timeout=300, fresh=True)
 

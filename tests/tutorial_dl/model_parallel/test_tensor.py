@@ -65,6 +65,7 @@ def as_the_whole(cases):
     team.barrier()
 
 
+@pytest.mark.thorough(but="2")
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_equal_to_the_whole_model(on_ranks, ranks):
     on_ranks(

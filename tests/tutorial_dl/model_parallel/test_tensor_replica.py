@@ -122,6 +122,7 @@ def data():
 """
 
 
+@pytest.mark.thorough
 def test_a_rank_that_dies_ends_all(tmp_path):
     """`make soak` does it with a Keras model, too."""
     options = options_of(tmp_path, __file__, "from test_tensor_replica import DATA, whole", DIES)

@@ -84,6 +84,7 @@ CASES = {
 }
 
 
+@pytest.mark.thorough(but="3")
 @pytest.mark.parametrize("ranks", CASES)
 def test_equal_to_one_process(on_ranks, ranks):
     on_ranks(ranks, as_serial, CASES[ranks])

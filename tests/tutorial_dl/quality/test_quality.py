@@ -94,6 +94,7 @@ def test_features_by_hand():
     np.testing.assert_allclose(found["sparsity"], [[7 / 9, 8 / 9]])
 
 
+@pytest.mark.thorough
 def test_report_of_showers():
     energies, (simulated, again, third) = two_sets()
     found = showers.report(third, simulated, energies, again)

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 IMPORT = (
     "import os, sys\n"
     "from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter\n"
@@ -31,6 +33,7 @@ def run_import(before, **environment):
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_start_up_chatter_is_hidden_and_nothing_else():
     """Other output to stderr during TensorFlow's import is shown, in order."""
     # A hook on one of the modules that TensorFlow loads writes during the import.

@@ -38,6 +38,9 @@ def perceptron(dense, name):
     return keras.Model(x, dense(1, dtype="float64")(hidden), name=name)
 
 
+@pytest.mark.thorough(
+    but=["rules0-True", "rules1-False", "rules2-False", "rules3-False", "rules3-True"]
+)
 @pytest.mark.parametrize("spectral", [False, True])
 @pytest.mark.parametrize("rules", FORMS)
 def test_losses_and_gradients_are_those_of_the_numpy_game(rules, spectral):
@@ -222,6 +225,7 @@ def two_ranks_do_what_one_does():
         np.testing.assert_allclose(np.linalg.norm(w), np.linalg.norm(expected), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_synchronous_on_two_ranks(on_ranks):
     on_ranks(2, two_ranks_do_what_one_does, keras=True)
 
@@ -332,6 +336,7 @@ def one_step():
     full_size(1)
 
 
+@pytest.mark.thorough
 def test_a_step_of_the_full_size_on_two_ranks(on_ranks):
     on_ranks(2, one_step, keras=True)
 

@@ -12,6 +12,7 @@ from tutorial_dl import replica
 pytestmark = pytest.mark.xdist_group("keras")
 
 
+@pytest.mark.thorough(but="two_outputs")
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_lie_in_parameters_wherever_those_are(name):
     model, batch = build(name)
@@ -34,6 +35,7 @@ def test_weights_lie_in_parameters_wherever_those_are(name):
         np.testing.assert_array_equal(r.gradient, gradient)
 
 
+@pytest.mark.thorough
 def test_memory_lives_as_long_as_tensorflow_looks_at_it():
     """Weights do not change when our reference to the vector is gone and memory is reused."""
     model, _ = build("convolutional")
@@ -64,6 +66,7 @@ def test_memory_lives_as_long_as_tensorflow_looks_at_it():
     assert len(clutter) == 50 and freed == [1]
 
 
+@pytest.mark.thorough
 def test_memory_left_behind_by_place_is_freed():
     model, batch = build("convolutional")
     r = replica.KerasReplica(model)
@@ -86,6 +89,7 @@ def test_memory_left_behind_by_place_is_freed():
         assert len(freed) == step
 
 
+@pytest.mark.thorough(but="assign_add")
 @pytest.mark.parametrize("how", ["set_weights", "assign_add", "fit"])
 def test_weights_assigned_by_tensorflow_are_noticed(how):
     model, batch = build("convolutional")

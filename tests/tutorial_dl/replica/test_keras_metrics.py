@@ -63,6 +63,7 @@ def trained(r, batches):
     return {name: metrics[name] for name in metrics if name != "loss"}
 
 
+@pytest.mark.thorough(but="names2-<lambda>-y2")
 @pytest.mark.parametrize(
     ("names", "make", "y"),
     [

@@ -22,6 +22,7 @@ from tutorial_dl.replica.base import Replica
 pytestmark = pytest.mark.xdist_group("keras")
 
 
+@pytest.mark.thorough(but=["normalised", "two_inputs"])
 @pytest.mark.parametrize("name", MODELS)
 def test_it_keeps_the_contract(name):
     model, batch = build(name)
@@ -33,6 +34,7 @@ def test_it_keeps_the_contract(name):
     assert {"apart", "scale", "state", "slope"} <= set(checked)
 
 
+@pytest.mark.thorough(but=["normalised", "two_inputs"])
 @pytest.mark.parametrize("name", MODELS)
 def test_gradient_is_keras_s(name):
     expected_loss, expected = plain_gradient(*build(name))
@@ -47,6 +49,7 @@ def test_gradient_is_keras_s(name):
         assert np.abs(g).max() > 0
 
 
+@pytest.mark.thorough(but="normalised")
 @pytest.mark.parametrize("name", MODELS)
 def test_changing_parameters_changes_the_network(name):
     """Our update of the parameters gives the weights and loss of Keras's own SGD step."""
@@ -104,6 +107,7 @@ def test_sizes_of_batches_do_not_retrace():
     assert once and len(traced) == once
 
 
+@pytest.mark.thorough
 def test_recurrent_networks_have_graphs_of_a_few_sizes():
     """The first sizes have a graph each, all others share one; gradients are the same."""
     from tutorial_dl.replica.keras_steps import SIZES
@@ -197,6 +201,7 @@ def test_the_dense_network_in_numpy_is_keras_s(activation, ours, precision):
 # Metrics
 
 
+@pytest.mark.thorough(but="two_outputs")
 @pytest.mark.parametrize("name", MODELS)
 def test_evaluate_over_ragged_batches_is_keras_s_on_the_whole(name):
     model, batch = build(name)

@@ -54,6 +54,7 @@ def part(batch, n):
     return keras.tree.map_structure(lambda a: a[:n], batch)
 
 
+@pytest.mark.thorough(but="two_inputs")
 @pytest.mark.parametrize("build", [dense, convolutional, recurrent, two_inputs])
 def test_the_numbers_and_draws_of_a_graph(build):
     """Losses, gradients, moving statistics and metrics, over several steps and a shorter batch.
@@ -83,6 +84,7 @@ def test_the_numbers_and_draws_of_a_graph(build):
     assert not [name for name in set(sys.modules) - before if "autograph_generated" in name]
 
 
+@pytest.mark.thorough
 def test_measuring_leaves_no_trace():
     (first, batch), (second, _) = made(dense), made(dense)
     times = [second.seconds_by(w, h, batch) for w in ("gradient", "evaluation") for h in WAYS]

@@ -75,6 +75,7 @@ def each_case():
             gc.collect()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_step_and_trainer(on_ranks, ranks):
     on_ranks(ranks, each_case, timeout=300, fresh=True)

@@ -110,6 +110,7 @@ def independent(folder):
         trainer_of(team, two(team)[:1], folder=folder).resume()
 
 
+@pytest.mark.thorough(but="2")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_independent_players_end_as_two_runs_would(on_ranks, tmp_path, ranks):
     on_ranks(ranks, independent, str(tmp_path / "run"))

@@ -80,11 +80,13 @@ def numpy_replicas(algorithm, one_copy=False, rules=RULES):
                         np.testing.assert_allclose(a, b, rtol=1e-4, err_msg=column)
 
 
+@pytest.mark.thorough(but="3")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_numpy_replicas(on_ranks, ranks):
     on_ranks(ranks, numpy_replicas, "fused")
 
 
+@pytest.mark.thorough(but=["shared_memory-1", "ring-0"])
 @pytest.mark.parametrize(
     ("algorithm", "shared"), [("ring", "0"), ("shared_memory", "1"), ("fused", "0")]
 )
@@ -93,6 +95,7 @@ def test_other_ways_to_reduce(on_ranks, algorithm, shared):
     on_ranks(3, numpy_replicas, algorithm, False, FEW_RULES, env=env)
 
 
+@pytest.mark.thorough(but="1")
 @pytest.mark.parametrize("shared", ["1", "0"])
 def test_one_copy_of_the_weights(on_ranks, shared):
     env = {"NUMBA_KERNELS_WINDOW": shared}
@@ -268,6 +271,7 @@ def with_keras_itself():
         yield f"net-{name}", np.concatenate([v.ravel() for v in start.get_weights()])
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("keras")
 def test_keras_networks(on_ranks, tmp_path):
     on_ranks(3, keras_networks, str(tmp_path), timeout=300, keras=True)

@@ -239,6 +239,7 @@ def trainers(team):
         Trainer(model, whole, "synchronous", loss_scale=4096, **options).fit(1)
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("keras")
 def test_training_on_two_ranks(on_ranks):
     on_ranks(2, trained_on_ranks, keras=True)

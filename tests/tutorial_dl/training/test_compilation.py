@@ -84,6 +84,7 @@ def chooses_in_few_calls(folder):
     assert ours == pytest.approx(theirs, rel=1e-5)  # dropout included
 
 
+@pytest.mark.thorough
 def test_all_ranks_choose_alike_and_a_resumed_run_goes_on_so(on_ranks, tmp_path):
     on_ranks(2, chooses, str(tmp_path), keras=True)
 

@@ -102,6 +102,7 @@ def as_fit(folder):
     equals(expected, trainer_of(model, master), model)
 
 
+@pytest.mark.thorough
 def test_three_ranks_train_as_fit_does(on_ranks, tmp_path):
     on_ranks(3, as_fit, str(tmp_path / "run"), keras=True)
 

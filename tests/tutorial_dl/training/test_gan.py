@@ -57,6 +57,7 @@ def equals_serial(expected, overlap=False):
             np.testing.assert_allclose(trainer.history.last[name], row[name], rtol=1e-5)
 
 
+@pytest.mark.thorough(but="2")
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_synchronous_is_serial(on_ranks, ranks):
     """22 steps: with more ranks than one, shares are uneven; the last batch has 3 samples."""

@@ -152,6 +152,7 @@ def with_a_master():
         by_trainer(deciding()[:1], "downpour")
 
 
+@pytest.mark.thorough
 def test_with_a_master_they_run_beside_it(on_ranks):
     on_ranks(2, with_a_master, keras=True)
 

@@ -151,6 +151,7 @@ def learns_alone():
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.thorough
 def test_constraints_masks_and_metrics_of_keras_on_three_ranks(on_ranks):
     on_ranks(3, each_rank, keras=True)
 
@@ -171,5 +172,6 @@ def refused():
             trainer.fit(1)
 
 
+@pytest.mark.thorough
 def test_where_weights_are_shared_constraints_are_refused(on_ranks):
     on_ranks(2, refused, keras=True)

@@ -172,6 +172,7 @@ def each_rank():
     same(reader_of_text, read, tf_data(TEXTS[:, None], y))
 
 
+@pytest.mark.thorough
 def test_two_ranks_train_on_streams_as_fit_does(on_ranks):
     on_ranks(2, each_rank, keras=True)
 

@@ -215,6 +215,7 @@ def each_rank():
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.thorough
 def test_two_ranks_train_as_fit_does(on_ranks):
     on_ranks(2, each_rank, keras=True)
 

@@ -23,6 +23,7 @@ def several(numbers):
     check(numbers, Team(), Team(MPI.COMM_SELF))
 
 
+@pytest.mark.thorough
 def test_ranks_train_random_models_as_keras_does(on_ranks):
     on_ranks(3, several, MODELS, keras=True)
 

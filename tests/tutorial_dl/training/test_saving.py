@@ -90,6 +90,7 @@ def by_ranks(folder):
         assert accuracy == pytest.approx(max(history.column("val_accuracy")), abs=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("keras")
 def test_keras_models_of_several_ranks(on_ranks, tmp_path):
     on_ranks(3, by_ranks, str(tmp_path), keras=True)

@@ -68,6 +68,7 @@ def run_in(folder, text):
         exec(compile(text, "script.py", "exec"), {"__name__": "__main__"})
 
 
+@pytest.mark.thorough
 def test_it_trains_on_three_ranks_as_on_one(tmp_path, on_ranks):
     import keras
 

@@ -264,6 +264,7 @@ def command(*words, **options):
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_command_line(tmp_path):
     words = ("-n", "2", "--epochs", "1", "--quiet", "--timeline")
     for name, begins in (("a.json", b'{"traceEvents":['), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")):

@@ -227,6 +227,7 @@ def compiled_wait():
     return waits
 
 
+@pytest.mark.thorough(but="2")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_overhead(on_ranks, ranks):
     on_ranks(ranks, overhead)
@@ -307,6 +308,7 @@ assert not heavy, heavy
 """
 
 
+@pytest.mark.thorough
 def test_by_hand_and_gathered_without_mpi(on_ranks, tmp_path):
     printed = on_ranks(3, by_hand)
     subprocess.run(

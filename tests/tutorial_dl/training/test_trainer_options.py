@@ -61,6 +61,7 @@ def same_as_serial():
                 assert np.abs(one - other).max() > 1e-3
 
 
+@pytest.mark.thorough(but="3")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_p_ranks_are_one(on_ranks, ranks):
     on_ranks(ranks, same_as_serial)
@@ -323,6 +324,7 @@ def compressed():
         strategies.Synchronous(team, compression="zip")
 
 
+@pytest.mark.thorough(but="2")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_compression(on_ranks, ranks):
     on_ranks(ranks, compressed)

@@ -108,6 +108,7 @@ def each_rank():
     same(classifier, plain, balanced, class_weight="balanced")
 
 
+@pytest.mark.thorough
 def test_three_ranks_weigh_samples_as_fit_does(on_ranks):
     on_ranks(3, each_rank, keras=True)
 

@@ -101,6 +101,7 @@ def check_memory(trials):
     assert len(study.finished) == trials and third < 1.3 * second < 13_000, sizes
 
 
+@pytest.mark.thorough
 def test_memory_of_a_long_search_grows_by_its_trials_only():
     check_memory(400)
 
@@ -313,6 +314,7 @@ def test_a_suggester_learns_all_that_the_coordinator_knows(sampler):
         assert len(one.study.optuna.trials) == 14  # those of the other are there once, too
 
 
+@pytest.mark.thorough
 def test_suggesters_at_once_choose_as_fast_as_they_are_many():
     """256 sets of 0.1 s each by 4 ranks, for 128 groups whose trainings take a second."""
     times = {}
@@ -615,6 +617,7 @@ def test_rows_can_be_written_as_json():
 # Figures ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_figures_of_a_search_leave_the_style_of_others_alone():
     import matplotlib
 

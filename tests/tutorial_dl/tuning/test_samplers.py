@@ -216,6 +216,7 @@ def test_bbob_is_never_below_its_minimum():
         assert min(drawn) >= problem.lowest - 1e-9
 
 
+@pytest.mark.thorough
 def test_bayesian_beats_random():
     """On five of BBOB's functions and the mixed space: the whole suite is a command (regret.py)."""
     won = 0
@@ -287,6 +288,7 @@ def test_sets_keep_a_distance_that_grows_with_the_noise(monkeypatch):
         x = np.append(x, new)
 
 
+@pytest.mark.thorough
 def test_first_sets_fill_the_space():
     sampler = Bayesian(problems.cube(2, 0.0, 1.0), 0)
     begun = [

@@ -174,6 +174,7 @@ def test_what_trainings_take(base):
     assert json.loads(made.data.model_arguments) == {"width": 8}
 
 
+@pytest.mark.thorough
 def test_options_of_another_strategy_are_left_out():
     base = RunConfig.of(strategy="downpour", every=3, epochs=2)
     made = options.config_of(base, {"strategy": "synchronous"})

@@ -65,6 +65,7 @@ high = 9
 """
 
 
+@pytest.mark.thorough
 def test_what_a_search_writes(tmp_path):
     """Groups of 2 and 1 ranks, two folds, one suggester; a user's figure; what train takes."""
     status, text = tune(
@@ -260,6 +261,7 @@ def check_kills(folder, victims, trials, cells=4):
     assert result["best"]["value"] == max(values)
 
 
+@pytest.mark.thorough
 def test_a_killed_rank_or_coordinator_loses_no_trial(tmp_path):
     check_kills(tmp_path, [(0, 3), (2, 2)], 12, cells=3)
 
@@ -313,6 +315,7 @@ def test_an_interrupt_ends_a_training_and_not_what_follows_it(monkeypatch):
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.thorough
 def test_a_figure_of_merit_that_does_not_exist_is_refused_in_one_line(tmp_path):
     words = ["-n", "5", "--groups", "2", "--merit", "val_acuracy", "--study", "study.log"]
     status, text = tune(tmp_path, RATE, *words)

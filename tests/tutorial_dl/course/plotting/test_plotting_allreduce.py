@@ -165,6 +165,7 @@ def test_panels_share_one_legend():
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 
+@pytest.mark.thorough
 def test_every_figure_is_a_picture_and_all_names_are_offered():
     for figure in (plotting.timetable(3), plotting.ring_strip(2)):
         picture = np.asarray(Image.open(io.BytesIO(figure._repr_png_())).convert("RGB"))

@@ -53,6 +53,7 @@ def draw_all(loss, runs):
     }
 
 
+@pytest.mark.thorough
 def test_every_figure_is_drawn_with_title_and_axes_and_the_global_style_is_left_alone(loss, runs):
     before = dict(rcParams)
     figures = draw_all(loss, runs)

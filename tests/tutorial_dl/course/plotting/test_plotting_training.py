@@ -67,6 +67,7 @@ def draw_all():
     }
 
 
+@pytest.mark.thorough
 def test_every_figure_is_drawn_and_the_global_style_is_left_alone():
     before = dict(rcParams)
     figures = draw_all()

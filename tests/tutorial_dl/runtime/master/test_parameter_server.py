@@ -98,6 +98,7 @@ def learn(kinds):
             assert np.median(found) < 1.15, (kind, form, team.size, found)
 
 
+@pytest.mark.thorough(but="2-softmax")
 @pytest.mark.parametrize(("ranks", "kind"), [(2, "softmax"), (3, "dense"), (4, "softmax")])
 def test_all_strategies_learn(on_ranks, ranks, kind):
     """`make soak` runs both kinds of models on each number of ranks."""
@@ -169,11 +170,13 @@ DEEP = [{"masters": 2, "workers": 2}, {"workers": 2, "devices": 2}]
 LEAN = [FLAT[-1], {"masters": 2, "workers": 1}]
 
 
+@pytest.mark.thorough(but="env2")
 @pytest.mark.parametrize("env", [{}, {"NUMBA_KERNELS_WINDOW": "0"}, {"NUMBA_KERNELS_NODE": "2"}])
 def test_synchronous_forms_are_exact(on_ranks, env):
     on_ranks(4, synchronous_is_exact, FLAT if not env else FLAT[-1:], env=env)
 
 
+@pytest.mark.thorough
 def test_synchronous_forms_are_exact_in_layouts(on_ranks):
     on_ranks(7, synchronous_is_exact, DEEP)
 
@@ -261,10 +264,12 @@ def test_every_sample_once_an_epoch(on_ranks):
     on_ranks(4, every_sample, FLAT[::2], SIZES, WITH_MASTER)
 
 
+@pytest.mark.thorough
 def test_every_sample_once_in_layouts(on_ranks):
     on_ranks(7, every_sample, DEEP, SIZES[1:], WITH_MASTER)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("env", [{"NUMBA_KERNELS_WINDOW": "0"}, {"NUMBA_KERNELS_NODE": "2"}])
 def test_every_sample_once_over_messages(on_ranks, env):
     """`make soak` has sub-masters with two workers."""
@@ -381,6 +386,7 @@ def options_matter():
         fit(SoftmaxReplica(7, 5), data, Downpour(layout=Layout(workers=3)), SGD(0.1), 1)
 
 
+@pytest.mark.thorough
 def test_options_change_the_result(on_ranks):
     on_ranks(5, options_matter)
 
@@ -471,6 +477,7 @@ def refused(words):
     return done.output
 
 
+@pytest.mark.thorough
 def test_what_train_refuses():
     for words, message in (
         ("--strategy downpour -n 1", "a master and a worker"),

@@ -144,6 +144,7 @@ def test_every_sample_once_if_workers_fail(kind):
     assert failed > 200
 
 
+@pytest.mark.thorough(but="AsynchronousTasks")
 @pytest.mark.parametrize("kind", [AsynchronousTasks, SynchronousTasks])
 def test_every_sample_when_all_workers_of_a_master_fail(kind):
     """Other groups adopt their shares at any moment, also shares of epochs that they have ended."""
@@ -273,6 +274,7 @@ class Runs:
         return self.next_epoch == 3
 
 
+@pytest.mark.thorough(but="SynchronousTasks")
 @pytest.mark.parametrize("kind", [AsynchronousTasks, SynchronousTasks])
 def test_what_is_left_after_a_checkpoint_of_groups(kind):
     """As above with sub-masters: work counts as done when it has reached the top master."""

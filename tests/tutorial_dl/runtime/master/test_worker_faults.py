@@ -144,6 +144,7 @@ def raising(folder, seed):
     assert (team.allreduce(np.ones(5)) == team.size).all()
 
 
+@pytest.mark.thorough(but="3-env3")
 @pytest.mark.parametrize(("ranks", "env"), [(3, None), (4, MESSAGES), (4, None), (3, MESSAGES)])
 def test_workers_that_raise(on_ranks, tmp_path, ranks, env):
     on_ranks(ranks, raising, str(tmp_path), int(time.time()), env=env)
@@ -322,6 +323,7 @@ def stays_away(folder, seed, masters, what):
         leave(status)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["later", "at once"])
 @pytest.mark.parametrize("masters", [1, 2])
 def test_a_worker_that_stays_away_is_given_up(tmp_path, masters, what):
@@ -329,6 +331,7 @@ def test_a_worker_that_stays_away_is_given_up(tmp_path, masters, what):
     run_killed(tmp_path, 5 if masters == 2 else 3, masters, 1, what, function="stays_away")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("masters", "what"), [(1, "the job"), (1, "validates"), (2, "validates")])
 def test_a_slow_worker_is_not_given_up(tmp_path, masters, what):
     run_killed(tmp_path, 5 if masters == 2 else 3, masters, 0, what, function="stays_away")
@@ -345,36 +348,43 @@ def run_killed(tmp_path, ranks, form, kills, *more, function="killed", env=None)
     assert done.stderr.count("is lost") == kills
 
 
+@pytest.mark.thorough(but="elastic")
 @pytest.mark.parametrize("form", FORMS)
 def test_workers_that_are_killed(tmp_path, form):
     run_killed(tmp_path, 4, form, 2, 2, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS[0::2])  # `make soak` runs all of them
 def test_workers_that_are_killed_over_messages(tmp_path, form):
     run_killed(tmp_path, 3, form, 1, 1, 1, env=MESSAGES)
 
 
+@pytest.mark.thorough
 def test_one_rank_of_a_worker_is_killed(tmp_path):
     run_killed(tmp_path, 5, "downpour", 1, 1, 2)
 
 
+@pytest.mark.thorough(but="elastic")
 @pytest.mark.parametrize("form", FORMS[0::2])  # `make soak` runs all of them
 def test_all_workers_of_a_sub_master_are_killed(tmp_path, form):
     """The other workers take over its samples."""
     run_killed(tmp_path, 5, form, 1, 1, 2, function="group_killed")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["downpour", "elastic synchronous"])
 def test_all_workers_of_two_sub_masters_are_killed(tmp_path, form):
     """The second sub-master may lose its workers while the first one's shares come to it."""
     run_killed(tmp_path, 7, form, 2, 1, 3, function="group_killed")
 
 
+@pytest.mark.thorough
 def test_all_of_several_workers_of_a_sub_master_are_killed(tmp_path):
     run_killed(tmp_path, 7, "downpour", 2, 2, 2, function="group_killed", env=MESSAGES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["downpour", "elastic synchronous"])
 def test_the_worker_of_a_group_that_rests_is_killed(tmp_path, form):
     run_killed(tmp_path, 5, form, 1, function="rests")
