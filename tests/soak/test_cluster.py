@@ -75,11 +75,6 @@ def test_a_dead_controller(own_cluster, bound):
     bound("a cell ends with its controller", 6)
 
 
-def test_restarts_of_a_notebook(own_cluster, bound):
-    lost.test_restart_again_and_again(own_cluster)
-    bound("a restart", 15)
-
-
 def test_20_restarts(tests, private, bound):
     tests("test_cluster_list").restarts(20)
     bound("a restart", 15)

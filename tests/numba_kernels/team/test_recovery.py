@@ -45,8 +45,7 @@ def many_times(times):
 
 
 @pytest.mark.thorough
-@PLACES
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("ranks", "shared"), [(2, "0"), (3, "1")])
 def test_many_failures(on_ranks, ranks, shared):
     """`make soak` has 120."""
     on_ranks(ranks, many_times, 24, env={"NUMBA_KERNELS_WINDOW": shared}, fresh=True)
@@ -315,8 +314,7 @@ def cells():
     assert cell(works) == size
 
 
-@pytest.mark.thorough(but="3-window")
-@PLACES
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.thorough(but="3-1")
+@pytest.mark.parametrize(("ranks", "shared"), [(3, "1"), (2, "0"), (4, "0")])
 def test_cells(on_ranks, ranks, shared):
     on_ranks(ranks, cells, env={"NUMBA_KERNELS_WINDOW": shared})

@@ -9,8 +9,6 @@ import time
 
 import pytest
 
-PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
-
 STOPPED = r"""
 import os, sys, time
 import numpy as np
@@ -79,9 +77,8 @@ def all_wait_for_the_last(ranks, pids):
     return rf"stall: {waiting} waited (\d+) s in {call}.*{where}"
 
 
-@pytest.mark.thorough(but="2-window")
-@PLACES
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.thorough(but="2-1")
+@pytest.mark.parametrize(("ranks", "shared"), [(2, "1"), (3, "0"), (4, "1")])
 def test_a_rank_is_stopped(ranks, shared):
     said, pids = stop_a_rank(ranks, shared, stall=1, steps=60)
     # One rank reports it, after 1 s and after 2 s, say; if others did so too, seconds would repeat.

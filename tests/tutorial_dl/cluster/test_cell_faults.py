@@ -132,9 +132,7 @@ def fault_after_fault(n: int, names: list[str], seed: int) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("n", "window"), [(4, "1"), (3, "0")])
-def test_fault_after_fault(n, window, tmp_path, monkeypatch):
-    """Every fault, in the window and over messages. `make soak` has 50 faults in a row."""
+def test_fault_after_fault(tmp_path, monkeypatch):
+    """Every fault once. `make soak` has 50 in a row, 2 to 4 ranks, and ranks without a window."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    monkeypatch.setenv("NUMBA_KERNELS_WINDOW", window)
-    fault_after_fault(n, [*FAULTS], seed=n)
+    fault_after_fault(3, [*FAULTS], seed=3)

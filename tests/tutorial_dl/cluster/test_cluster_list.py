@@ -383,19 +383,21 @@ def test_progress_is_one_line_in_a_terminal_and_nothing_elsewhere(capsys, monkey
 
 @pytest.mark.thorough
 def test_restarts_whatever_the_engines_do():
-    restarts(4)
+    restarts(5)
 
 
 def restarts(times):
-    """Restart engines that are idle, in an MPI call, stopped by a signal, or killed."""
+    """Restart engines that are idle, in an MPI call, computing, stopped by a signal, or killed."""
     with cluster.start(n=2, timeout=SECONDS) as c:
         for number in range(times):
             view = c.client[:]
-            if number % 4 == 1:
+            if number % 5 == 1:
                 view.execute("MPI.COMM_WORLD.recv(source=0)", block=False)
-            elif number % 4 == 2:
+            elif number % 5 == 2:
+                view.execute("while True: pass", block=False)
+            elif number % 5 == 3:
                 os.kill(c.status()[1].pid, signal.SIGSTOP)
-            elif number % 4 == 3:
+            elif number % 5 == 4:
                 os.kill(c.status()[0].pid, signal.SIGKILL)
             with clock.seconds("a restart"):
                 c.restart()

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
-import time
 
-import clock
 import psutil
 import pytest
 from cell_faults import OFFER, failing
 
 from tutorial_dl import cluster
-from tutorial_dl.cluster.cell_errors import CellError, CellTimeout
 from tutorial_dl.cluster.cell_runner import Cells
 
 SECONDS = 300
@@ -96,21 +92,6 @@ def test_a_stopped_cluster_says_so():
 
 
 # Restart ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough
-def test_restart_again_and_again(own_cluster):
-    for state in ("blocked", "computing", "dead"):  # of idle engines; the next test has others
-        with contextlib.suppress(CellError, CellTimeout):
-            if state == "dead":
-                os.kill(own_cluster.status()[0].pid, signal.SIGKILL)
-            elif state != "idle":
-                code = "MPI.COMM_WORLD.recv()" if state == "blocked" else "while True: pass"
-                own_cluster.client[:].execute(f"from mpi4py import MPI\n{code}", block=False)
-                time.sleep(0.5)
-        with clock.seconds("a restart"):
-            own_cluster.restart()
-        own_cluster.run("from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2")
 
 
 def test_changes_of_the_folder_are_repeated_as_often_as_they_were_called():

@@ -144,8 +144,8 @@ def raising(folder, seed):
     assert (team.allreduce(np.ones(5)) == team.size).all()
 
 
-@pytest.mark.thorough(but="3-env3")
-@pytest.mark.parametrize(("ranks", "env"), [(3, None), (4, MESSAGES), (4, None), (3, MESSAGES)])
+@pytest.mark.thorough(but="3-env1")
+@pytest.mark.parametrize(("ranks", "env"), [(4, None), (3, MESSAGES)])
 def test_workers_that_raise(on_ranks, tmp_path, ranks, env):
     on_ranks(ranks, raising, str(tmp_path), int(time.time()), env=env)
 
@@ -324,8 +324,7 @@ def stays_away(folder, seed, masters, what):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("what", ["later", "at once"])
-@pytest.mark.parametrize("masters", [1, 2])
+@pytest.mark.parametrize(("masters", "what"), [(1, "at once"), (2, "later")])
 def test_a_worker_that_stays_away_is_given_up(tmp_path, masters, what):
     """The other workers take over its samples, also if it is the only one of its group."""
     run_killed(tmp_path, 5 if masters == 2 else 3, masters, 1, what, function="stays_away")
