@@ -38,6 +38,7 @@ with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
 import lazily
 import leftovers
 import preloaded
+import thorough
 from clusters import (  # noqa: F401  (fixtures)
     _kept_clusters,
     own_cluster,
@@ -59,17 +60,17 @@ STARTUP += filter(None, [os.environ.get("PYTHONPATH")])
 # The groups of tests that take longest; most groups are files. They start first, so that no worker
 # of pytest-xdist begins one of them when the others have nothing left to do.
 LONGEST = """
-keras here notebooks more_notebooks cli parameter_server worker_faults vector_code compile
-cluster_list allreduce batch_jobs cells train_faults cluster bench tune_command horovod
-lost_engines doctor compression failures elastic recovery cell_faults resumed_runs gan
-master_checkpoints
+keras here notebooks more_notebooks cli worker_faults cells compile cluster_list batch_jobs
+train_faults parameter_server cluster lost_engines failures tune_command recovery elastic
+resumed_runs bench optimizers gan allreduce tasks doctor master_checkpoints compression cell_faults
+pipelined_training stalls
 """
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config, items):
+def pytest_collection_modifyitems(items):
     """Sort the longest groups first. One worker runs a whole group; by default a file is one."""
-    unmark_cases(items, complete=not any("::" in word for word in config.args))
+    thorough.unmark_cases(items)
     place = {name: turn for turn, name in enumerate(LONGEST.split())}
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
@@ -102,25 +103,6 @@ def pytest_collection_finish():
         lazily.LOADED.append("conftest.py, or a module that it imports")
     gc.collect()
     gc.freeze()
-
-
-def unmark_cases(items, complete: bool) -> None:
-    """Take the marker `thorough(but=...)` from the cases that it names.
-
-    complete: all cases have been collected, so that a name without a case is an error.
-    """
-    wrong = {}
-    for item in items:
-        mark = item.get_closest_marker("thorough")
-        if mark is None or "but" not in mark.kwargs:
-            continue
-        names = [mark.kwargs["but"]] if isinstance(mark.kwargs["but"], str) else mark.kwargs["but"]
-        test = item.nodeid.split("[")[0]
-        wrong.setdefault(test, {*names}).discard(item.callspec.id)
-        if item.callspec.id in names:
-            item.own_markers.remove(mark)
-    if complete and (named := {test: names for test, names in wrong.items() if names}):
-        raise pytest.UsageError(f"thorough(but=...) names cases that do not exist: {named}")
 
 
 def group(item) -> str:

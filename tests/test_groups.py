@@ -1,4 +1,4 @@
-"""How `make test` distributes tests: one worker runs a whole group; the longest groups begin."""
+"""How `make test` selects and distributes tests: the longest groups of tests begin."""
 
 import os
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import lazily
 import pytest
+import thorough
 
 TEST = """
 import os, pytest
@@ -46,3 +47,9 @@ def test_the_longest_groups_are_there():
 def test_no_file_loads_tensorflow_when_it_is_collected():
     """All workers collect all files, and only the one that runs the tests of Keras needs it."""
     assert not lazily.LOADED, "put classes of Keras's layers, and calls, into functions"
+
+
+def test_the_cases_that_markers_name_are_there():
+    """Here and not when tests are collected, because a worker of pytest-xdist can't say why."""
+    unknown = {test: names for test, names in thorough.UNKNOWN.items() if names}
+    assert not unknown, "thorough(but=...) must name cases of its test"

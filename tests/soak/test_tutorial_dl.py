@@ -160,7 +160,8 @@ def test_the_main_job_on_four_ranks(tests, record, tmp_path):
         call = [sys.executable, "-m", "tutorial_dl", *words]
         return subprocess.run(call, cwd=tmp_path, timeout=timeout, capture_output=True, text=True)
 
-    tests("test_cli").main_job(command, tmp_path, 4)
+    printed, gan = tests("test_cli").main_job(command, tmp_path, 4)
+    assert gan["accuracy_asked"] >= 0.85 and "no class is missing" in printed
     record("`tutorial_dl run` on 1 to 4 ranks", "10 results, a report", "10, a report", True)
 
 

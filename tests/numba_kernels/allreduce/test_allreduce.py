@@ -102,14 +102,15 @@ OPS = ("sum", "mean", "min", "max", "product")
 LENGTHS = (0, 1, "p-1", "p", "p+1", 1000, 5_003, 100_003)
 
 
-@pytest.mark.thorough(but="3")
+@pytest.mark.thorough(but="float32 int32 float16-3")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
-def test_against_numpy(on_ranks, ranks):
+@pytest.mark.parametrize("dtypes", [DTYPES[::2], DTYPES[1::2]], ids=" ".join)
+def test_against_numpy(on_ranks, ranks, dtypes):
     kinds = ("normal", "special")
-    on_ranks(ranks, every_case, LENGTHS, kinds, DTYPES, ("auto", *ALGORITHMS))
+    on_ranks(ranks, every_case, LENGTHS, kinds, dtypes, ("auto", *ALGORITHMS))
 
 
-@pytest.mark.thorough(but="3")
+@pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_long_vectors(on_ranks, ranks):
     """2 ranks run every op; other numbers run one op that rounds and one that does not.

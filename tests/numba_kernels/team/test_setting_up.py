@@ -110,7 +110,6 @@ team.close()
 """
 
 
-@pytest.mark.thorough
 def test_before_there_is_any_mailbox(tmp_path):
     for way, more in {"plain": {}, "supervised": {"survive": True}}.items():
         (tmp_path / way).mkdir()

@@ -20,7 +20,7 @@ from commands_on_ranks import on_these_ranks, told
 
 from numba_kernels import environment, launch
 from tutorial_dl import __main__
-from tutorial_dl.cli import train
+from tutorial_dl.cli import run, train
 
 USERS_FILE = """
 import numpy as np
@@ -386,7 +386,10 @@ def test_wrong_on_one_rank(command, tmp_path, function, status, message):
 
 
 def main_job(command, folder, most_ranks, epochs=30):
-    """`run` prints a table, trains the CNN well, and writes a self-contained report."""
+    """`run` prints a table, trains the CNN well, and writes a self-contained report.
+
+    epochs: of the GAN. Returns what was printed, and the GAN's result.
+    """
     done = command("run", "-n", str(most_ranks), "--json", "all.json", timeout=600)
     assert done.returncode == 0, done.stderr
     for word in ("strategy", "accuracy", "samples/s", "speed-up", "predicted", "synchronous"):
@@ -402,29 +405,39 @@ def main_job(command, folder, most_ranks, epochs=30):
     expected = [one for one in expected if one[2] <= most_ranks]
     assert [(r["model"], r["strategy"], r["ranks"]) for r in results] == expected
     *compared, gan = results
-    assert compared[-1]["val_accuracy"] >= 0.97 and gan["accuracy_asked"] >= 0.85
+    assert compared[-1]["val_accuracy"] >= 0.97
     assert all(r["config"]["output"]["rehearse"] for r in compared)
-    assert "of 1000 generated ones for the class asked for, and no class is missing" in done.stdout
+    assert "of 1000 generated ones for the class asked for, and " in done.stdout
     report = Path(folder, "report.html").read_text()
     assert '<meta name="viewport" content="width=device-width' in report
     assert "prefers-color-scheme: dark" in report and "validation loss" in report
     assert report.count("<svg") == 3 and report.count("<tr>") == 1 + len(compared)
-    assert report.count("data:image/png") == len(gan["samples"]) >= 4
+    assert report.count("data:image/png") == len(gan["samples"]) >= min(4, epochs + 1)
     assert f"epoch {epochs}<" in report
     for outside in ('src="http', 'href="http', "<script", "<link"):
         assert outside not in report
+    return done.stdout, gan
 
 
 SHORTER = """
 from tutorial_dl.__main__ import main
 from tutorial_dl.cli import run
 
-run.GAN = run.GAN._replace(epochs=18)
+run.GAN = run.GAN._replace(epochs=2)
 main()
 """
 
 
-@pytest.mark.thorough
 def test_the_main_job(command, tmp_path):
-    """With a shorter training of the GAN. `make soak` runs it on up to four ranks, with masters."""
-    main_job(functools.partial(command, program=("-c", SHORTER)), tmp_path, 2, epochs=18)
+    """With a GAN that learns little. `make soak` trains it, and runs on up to four ranks."""
+    main_job(functools.partial(command, program=("-c", SHORTER)), tmp_path, 2, epochs=2)
+
+
+@pytest.mark.thorough
+def test_its_gan_learns_to_draw_digits(command, users_folder):
+    """In 18 epochs; the main job's 30 are for the eye."""
+    words = run.GAN._replace(epochs=18).words()
+    done = command("train", "-n", "2", *words, "--quiet", "--json", "gan.json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads((users_folder / "gan.json").read_text())
+    assert result["accuracy_asked"] >= 0.85 and result["missing_classes"] == 0

@@ -65,7 +65,6 @@ high = 9
 """
 
 
-@pytest.mark.thorough
 def test_what_a_search_writes(tmp_path):
     """Groups of 2 and 1 ranks, two folds, one suggester; a user's figure; what train takes."""
     status, text = tune(
