@@ -1,7 +1,6 @@
 # make run    train on handwritten digits by each strategy, and write report.html
-# make test   the tests that say within ten minutes whether a change holds, in four processes
-#             (JOBS=1: in one)
-# make test-all   all other tests that must pass before a change is merged
+# make test   the quick tests, in ten minutes on two cores, in four processes (JOBS=1: in one)
+# make test-all   the other tests; both must pass before a change is merged
 # make soak   bounds on times, and repetition; run it alone on a quiet machine, with Chromium and network
 # make sites  our clusters on a real Slurm, brought up for the tests; as root, with Slurm installed
 # make lab    JupyterLab with the notebooks

@@ -75,8 +75,8 @@ def test_a_dead_controller(own_cluster, bound):
     bound("a cell ends with its controller", 6)
 
 
-def test_20_restarts(tests, private, bound):
-    tests("test_cluster_list").restarts(20)
+def test_20_restarts(tests, private, bound, tmp_path):
+    tests("test_cluster_list").restarts(20, tmp_path)
     bound("a restart", 15)
 
 

@@ -18,7 +18,7 @@ WINDOW, MESSAGES, MIXED = (
 
 
 @PLACES
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_failures(on_ranks, tests, bound, ranks, shared):
     of, env = tests("test_failures"), {"NUMBA_KERNELS_WINDOW": shared}
     where = f"{ranks} ranks, {PLACE[shared]}"
@@ -30,6 +30,8 @@ def test_failures(on_ranks, tests, bound, ranks, shared):
     bound("a rank that has left is noticed", 2, of=where)
     on_ranks(ranks, of.interrupted, env=env)
     bound("Ctrl-C after 0.3 s, all ranks know", 1.3, of=where)
+    on_ranks(ranks, of.exchanges_fail, env=env)
+    of.test_an_exception_ends_a_rank(ranks, shared)
 
 
 @PLACES
@@ -39,7 +41,7 @@ def test_deadline(on_ranks, tests, bound, shared):
 
 
 @PLACES
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_cells_of_a_notebook(on_ranks, tests, bound, ranks, shared):
     on_ranks(ranks, tests("test_recovery").cells, env={"NUMBA_KERNELS_WINDOW": shared})
     bound("a rank fails where others make a team", 2, of=f"{ranks} ranks, {PLACE[shared]}")
@@ -99,7 +101,7 @@ def test_sleepers_are_woken(on_ranks, tests, bound):
 
 
 def test_allreduce_again_and_again(on_ranks, tests, record):
-    """More lengths, ranks and interruptions than `make test` has time for."""
+    """More lengths, ranks and interruptions than `make test-all` has time for."""
     of = tests("test_allreduce")
     for ranks in (4, 5):
         of.test_long_vectors(on_ranks, ranks)

@@ -1,4 +1,4 @@
-"""Notes of measured times. `make test` asserts nothing about them; tests/soak asserts bounds.
+"""Notes of measured times. Only tests/soak asserts bounds for them.
 
     with clock.seconds("all ranks know of a failure"):      # in a test, or in a rank of it
         ...

@@ -1,15 +1,18 @@
 """A plugin that measures the processor time of each test, with that of all processes it starts.
 
-    python -m pytest -p processor_time --numprocesses 4 --dist loadgroup -m "not thorough"
+    python -m pytest -p processor_time --numprocesses 4 --dist loadgroup --no-loadscope-reorder \\
+        -m "not thorough"
 
-At the end it lists the tests that took most, and the sum. Each worker of pytest-xdist has a control
-group of its own, so this needs Linux and root. Ranks that are kept for later tests count where they
-work; what a test is the first to import or to compile counts there.
+At the end it lists the tests that took most, and the sum (without pytest's first process, and
+without what ends when all tests have ended). Each worker of pytest-xdist has a control group of its
+own, so this needs Linux and root. Ranks that are kept for later tests count where they work; what a
+test is the first to import or to compile counts there.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +30,12 @@ class ControlGroup:
         self.folder = (top / "cpuacct" if self.first else top) / name
         self.folder.mkdir(exist_ok=True)
         (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def leave(self) -> None:
+        """Return to the group above, and remove this one, if nothing that was started is left."""
+        (self.folder.parent / "cgroup.procs").write_text(str(os.getpid()))
+        with suppress(OSError):
+            self.folder.rmdir()
 
     def seconds(self) -> float:
         """Processor time of all processes that were ever in the group."""
@@ -63,6 +72,10 @@ class ProcessorTime:
         if report.when == "teardown":
             for name, seconds in report.user_properties:
                 self.tests[name] = self.tests.get(name, 0.0) + seconds
+
+    def pytest_unconfigure(self):
+        if self.measures:
+            self.group.leave()
 
     def pytest_terminal_summary(self, terminalreporter):
         rows = sorted(self.tests.items(), key=lambda row: -row[1])

@@ -8,17 +8,20 @@
 
 from __future__ import annotations
 
-UNKNOWN: dict[str, set[str]] = {}  # {test: names in its marker that none of its cases has}
+UNKNOWN: dict[str, set[str]] = {}  # {test: what its marker says and no case is named}
 
 
 def unmark_cases(items) -> None:
     """Take the marker from the cases that it names, so that `-m "not thorough"` selects them."""
     for item in items:
         mark = item.get_closest_marker("thorough")
-        if mark is None or "but" not in mark.kwargs:
+        if mark is None or not (mark.args or mark.kwargs):
             continue
-        but = mark.kwargs["but"]
-        names = {but} if isinstance(but, str) else {*but}
-        UNKNOWN.setdefault(item.nodeid.split("[")[0], {*names}).discard(item.callspec.id)
-        if item.callspec.id in names:
+        names = mark.kwargs.get("but", [])
+        names = {names} if isinstance(names, str) else {*names}
+        case = item.callspec.id if hasattr(item, "callspec") else ""
+        misspelt = {*map(str, mark.args), *mark.kwargs} - {"but"}
+        test = item.nodeid.split("[")[0]
+        UNKNOWN.setdefault(test, names | misspelt).discard(case)
+        if case in names:
             item.own_markers.remove(mark)

@@ -145,7 +145,7 @@ def halves(n):
             np.testing.assert_array_equal(got, right[op].astype(dtype), f"{name} {op} {dtype}")
 
 
-@pytest.mark.thorough(but=["2-node", "2-messages", "2-two nodes"])
+@pytest.mark.thorough(but=["2-node", "2-messages", "3-two nodes"])
 @surroundings
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_halves_are_rounded_twice(on_ranks, ranks, env):

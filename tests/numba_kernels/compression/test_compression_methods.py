@@ -303,7 +303,7 @@ def adasums():
         assert np.abs(ours(x) - np.concatenate(by_layer)).max() > 1e-3
 
 
-@pytest.mark.thorough(but=["2-node", "2-messages", "2-two nodes"])
+@pytest.mark.thorough(but=["2-node", "2-messages", "3-two nodes"])
 @surroundings
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_adasum(on_ranks, ranks, env):

@@ -415,7 +415,7 @@ def test_a_version_in_use_is_not_old(home):
 def every_public_call(algorithms):
     """With a warm cache, nothing is compiled, and modules for compiling are not imported.
 
-    Kernels are generic, so a number and a half stand for all dtypes.
+    Kernels are generic: a wide and a short float and an integer stand for all dtypes.
     """
     import itertools
 
@@ -429,7 +429,7 @@ def every_public_call(algorithms):
     with event.install_recorder("numba:compile") as recorder:
         team = Team()
         team.barrier()
-        for dtype, n in itertools.product(("float32", "bfloat16"), (100, 50_000)):
+        for dtype, n in itertools.product(("float64", "bfloat16", "int64"), (100, 50_000)):
             window, x = team.empty(n, dtype), np.ones(n, dtype)
             for op in OPS:
                 team.allreduce(window, op)

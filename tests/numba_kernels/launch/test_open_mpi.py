@@ -1,4 +1,4 @@
-"""What we do about Open MPI's mpiexec, without Open MPI: `make test MPI=openmpi` has the rest."""
+"""What we do about Open MPI's mpiexec, without it: `make test-all MPI=openmpi` has the rest."""
 
 from __future__ import annotations
 

@@ -299,7 +299,7 @@ def helped():
     team.barrier()
 
 
-@pytest.mark.thorough(but="2")
+@pytest.mark.thorough(but="4")
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_leaves_help(on_ranks, ranks):
     on_ranks(ranks, helped, env=WINDOW)

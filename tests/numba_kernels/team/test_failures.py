@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
-# `make soak` has all pairs of 2 and 4 ranks with both places.
+# `make soak` has all pairs of 2 to 4 ranks with both places.
 RANKS = pytest.mark.parametrize(
     ("ranks", "shared"),
     [(3, "1"), (2, "0"), (4, "0")],

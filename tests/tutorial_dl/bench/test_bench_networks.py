@@ -73,6 +73,7 @@ def test_all_programs_do_the_same(on_ranks):
     on_ranks(2, each_rank, ["mlp", "cnn"], keras=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("keras")
 def test_what_is_measured(on_ranks, tmp_path, monkeypatch, capsys):
     on_ranks(2, rows_of_the_smallest, str(tmp_path / "rows.json"), keras=True)

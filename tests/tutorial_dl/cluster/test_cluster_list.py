@@ -306,7 +306,6 @@ def test_a_lease_is_held_by_those_who_live(tmp_path):
 # From a terminal -------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
 def test_from_a_terminal():
     assert command("list").stdout == "no cluster is running\n"
     done = command("start", "-n", "2", "--name", "demo", "--keep", "30")
@@ -382,19 +381,23 @@ def test_progress_is_one_line_in_a_terminal_and_nothing_elsewhere(capsys, monkey
 
 
 @pytest.mark.thorough
-def test_restarts_whatever_the_engines_do():
-    restarts(5)
+def test_restarts_whatever_the_engines_do(tmp_path):
+    restarts(5, tmp_path)
 
 
-def restarts(times):
+IMPORTS = "import os; from pathlib import Path; from mpi4py import MPI"
+
+
+def restarts(times, folder):
     """Restart engines that are idle, in an MPI call, computing, stopped by a signal, or killed."""
+    busy = {1: "MPI.COMM_WORLD.recv(source=0)", 2: "while True: pass"}
     with cluster.start(n=2, timeout=SECONDS) as c:
         for number in range(times):
             view = c.client[:]
-            if number % 5 == 1:
-                view.execute("MPI.COMM_WORLD.recv(source=0)", block=False)
-            elif number % 5 == 2:
-                view.execute("while True: pass", block=False)
+            if number % 5 in busy:
+                begun = f"Path({str(folder)!r}, '{number}-' + str(os.getpid())).touch()"
+                view.execute(f"{IMPORTS}\n{begun}\n{busy[number % 5]}", block=False)
+                until(lambda number=number: len([*folder.glob(f"{number}-*")]) == 2)
             elif number % 5 == 3:
                 os.kill(c.status()[1].pid, signal.SIGSTOP)
             elif number % 5 == 4:

@@ -266,13 +266,22 @@ def failing_rank(team):
     r.compute_gradient((x, y))
 
 
+def one_layer():
+    from tutorial_dl import Team
+
+    layers_are_equal(Team(), "float64")
+
+
+def test_a_layer_on_three_ranks(on_ranks):
+    on_ranks(3, one_layer, keras=True)
+
+
 def each_rank(everything):
     """everything: both precisions on all ranks and on two of them, as `make soak` does."""
     from tutorial_dl import Team
 
     everybody = Team()
     pair = everybody.split(int(everybody.rank < 2))  # two ranks, and one
-    layers_are_equal(everybody, "float64")
     if pair.size == 2:
         layers_are_equal(pair, "float32")
     if everything:

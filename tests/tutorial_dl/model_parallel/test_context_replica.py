@@ -352,7 +352,6 @@ def refused(grid):
 LINES = "from test_context_replica import DATA, whole", "def data(): return DATA"
 
 
-@pytest.mark.thorough
 def test_the_command_line(on_ranks, tmp_path):
     """--context with --pipeline trains, and writes what a run of one rank writes."""
     options = options_of(tmp_path, __file__, *LINES)

@@ -76,5 +76,6 @@ def each_case():
 
 
 @pytest.mark.thorough
-def test_step_and_trainer(on_ranks):
-    on_ranks(3, each_case, timeout=300, fresh=True)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_step_and_trainer(on_ranks, ranks):
+    on_ranks(ranks, each_case, timeout=300, fresh=True)

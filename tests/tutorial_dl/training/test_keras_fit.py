@@ -128,12 +128,22 @@ def as_keras(make, dataset, strategy, right=None, check=lambda model: None):
         assert {n: found[n] for n in expected} == pytest.approx(expected, rel=1e-5)
 
 
+def with_bounds():
+    from tutorial_dl import strategies
+
+    bounded = by_keras(constrained, samples(), 3), keeps_its_bounds
+    as_keras(constrained, samples(), strategies.Synchronous(), *bounded)
+
+
+def test_constraints_of_keras_on_three_ranks(on_ranks):
+    on_ranks(3, with_bounds, keras=True)
+
+
 def each_rank():
     from tutorial_dl import strategies
 
     signs = samples()
     bounded = by_keras(constrained, signs, 3), keeps_its_bounds
-    as_keras(constrained, signs, strategies.Synchronous(), *bounded)
     as_keras(constrained, signs, strategies.Synchronous(algorithm="ring"), *bounded)
     # Workers share each batch: Downpour is then training by one process.
     as_keras(constrained, signs, strategies.Downpour(synchronous=True), *bounded)

@@ -107,5 +107,6 @@ def alone_with_a_state(data, one):
         Trainer(stateful(), (data, [part[:25] for part in data]), team=one, batch_size=10)
 
 
+@pytest.mark.thorough
 def test_three_ranks_train_as_fit_does(on_ranks):
     on_ranks(3, each_rank, keras=True)

@@ -144,7 +144,7 @@ def raising(folder, seed):
     assert (team.allreduce(np.ones(5)) == team.size).all()
 
 
-@pytest.mark.thorough(but="3-env1")
+@pytest.mark.thorough
 @pytest.mark.parametrize(("ranks", "env"), [(4, None), (3, MESSAGES)])
 def test_workers_that_raise(on_ranks, tmp_path, ranks, env):
     on_ranks(ranks, raising, str(tmp_path), int(time.time()), env=env)
