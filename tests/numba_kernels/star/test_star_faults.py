@@ -59,9 +59,9 @@ def leaf_fails():
                     break
                 star.ask([k])
             if place == "waiting":
-                threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
                 interrupted = clock.seconds("Ctrl-C after 0.5 s in a star's wait")
                 with pytest.raises(KeyboardInterrupt), interrupted:
+                    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
                     star.ask([-1])
             with pytest.raises(TeamError):
                 star.ask()
@@ -110,8 +110,8 @@ def hub_fails():
                     world.recv(source=1)
                     team.abort(ZeroDivisionError("in the hub"))
                 else:
-                    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
                     with pytest.raises(KeyboardInterrupt):
+                        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
                         while True:
                             star.next(120)
             else:

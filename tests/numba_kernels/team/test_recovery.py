@@ -164,8 +164,8 @@ def interrupted():
     team.abort(ValueError("everywhere"))
     team.settle()
     if team.rank == 0:
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             team.recover(120)
         MPI.COMM_WORLD.send("interrupted", 2)
     elif team.rank == 2:
