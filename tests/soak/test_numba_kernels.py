@@ -189,5 +189,6 @@ def test_ranks_that_hang_in_the_doctor(tests, bound, tmp_path, monkeypatch):
 
 
 def test_loops_of_every_dtype(on_ranks, tests):
+    """`make test-all` examines float32."""
     of = tests("test_vector_code")
-    of.every_loop_is_on_vectors(on_ranks, of.DTYPES)
+    of.test_every_loop_is_on_vectors(on_ranks, of.DTYPES)

@@ -3,12 +3,12 @@
     @pytest.mark.thorough                      all of them to `make test-all`
     @pytest.mark.thorough(but="3-window")      all but this one
 
-`but` has the name of a case, or a list of names: what stands in brackets behind the test's name.
+`but` has the name of a case, or a list of names: what stands in brackets after the test's name.
 """
 
 from __future__ import annotations
 
-UNKNOWN: dict[str, set[str]] = {}  # {test: what its marker says and no case is named}
+UNKNOWN: dict[str, set[str]] = {}  # {test: words of its marker that name no case}
 
 
 def unmark_cases(items) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 import numpy as np
+import pytest
 import vector_code
 from numba import types
 
@@ -300,8 +301,9 @@ def kept_answer() -> Path:
     return cache.folders()[0] / f"vector_code-{of.hexdigest()[:32]}"
 
 
-def every_loop_is_on_vectors(on_ranks, dtypes):
-    """Called by `make soak` for `DTYPES`: it compiles every kernel anew."""
+@pytest.mark.thorough
+def test_every_loop_is_on_vectors(on_ranks, dtypes=("float32",)):
+    """`make soak` examines all dtypes."""
     examined = cache.read(kept_answer()) or b""
     if set(dtypes) <= set(examined.decode().split()):
         return

@@ -314,7 +314,11 @@ def cells():
     assert cell(works) == size
 
 
-@pytest.mark.thorough(but="3-1")
-@pytest.mark.parametrize(("ranks", "shared"), [(3, "1"), (2, "0"), (4, "0")])
+@pytest.mark.thorough(but="3-window")
+@pytest.mark.parametrize(
+    ("ranks", "shared"),
+    [(3, "1"), (2, "0"), (4, "0")],
+    ids=["3-window", "2-messages", "4-messages"],
+)
 def test_cells(on_ranks, ranks, shared):
     on_ranks(ranks, cells, env={"NUMBA_KERNELS_WINDOW": shared})

@@ -77,8 +77,12 @@ def all_wait_for_the_last(ranks, pids):
     return rf"stall: {waiting} waited (\d+) s in {call}.*{where}"
 
 
-@pytest.mark.thorough(but="2-1")
-@pytest.mark.parametrize(("ranks", "shared"), [(2, "1"), (3, "0"), (4, "1")])
+@pytest.mark.thorough(but="2-window")
+@pytest.mark.parametrize(
+    ("ranks", "shared"),
+    [(2, "1"), (3, "0"), (4, "1")],
+    ids=["2-window", "3-messages", "4-window"],
+)
 def test_a_rank_is_stopped(ranks, shared):
     said, pids = stop_a_rank(ranks, shared, stall=1, steps=60)
     # One rank reports it, after 1 s and after 2 s, say; if others did so too, seconds would repeat.
