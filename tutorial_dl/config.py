@@ -293,8 +293,6 @@ class PipelineConfig:
                 raise ValueError(f"{OPTIONS[name].flag} does not fit --pipeline{hint}")
         if self.chunks > 1 and self.pipeline_schedule != "interleaved":
             raise ValueError(f"--chunks {self.chunks} needs --pipeline-schedule interleaved")
-        if self.chunks > 1 and config.checkpoint.checkpoint is not None:
-            raise ValueError("--checkpoint needs one stage per rank: leave --chunks out")
 
 
 @dataclass(frozen=True)

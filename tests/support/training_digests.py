@@ -124,13 +124,26 @@ CASES: dict[str, list[str]] = {
 RACES = {"dense -n 3 --strategy downpour", "dense -n 3 --strategy hogwild"}
 
 
+# By default, models are cut by measured cost, which differs from run to run.
+CUT_AT = {
+    "transformer": {2: "block_2_attend", 4: "block_1_mlp,block_2_attend,block_2_mlp"},
+    "gpt": {2: "block_2_norm_1", 4: "block_1_norm_2,block_2_norm_1,block_2_norm_2"},
+    "mlp": {2: "dense_2"},
+    "cnn": {2: "dense", 3: "conv_2,dense"},
+}
+
+
 def cases() -> dict[str, list[str]]:
     """The words of each case after `train`, by its name."""
-    return {
-        f"{model} {options}": ["--model", model, *DATA[model].split(), *options.split()]
-        for model, listed in CASES.items()
-        for options in listed
-    }
+    found = {}
+    for model, listed in CASES.items():
+        for options in listed:
+            words = ["--model", model, *DATA[model].split(), *options.split()]
+            if "--pipeline" in words:
+                stages = int(words[words.index("--pipeline") + 1]) * (1 + ("--chunks" in words))
+                words += ["--cut-at", CUT_AT[model][stages]]
+            found[f"{model} {options}"] = words
+    return found
 
 
 def arrays_of(file: Path) -> dict[str, np.ndarray]:

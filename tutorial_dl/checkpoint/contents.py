@@ -65,10 +65,9 @@ class Saving:
             label = "" if player is run.player else f"{player.name}:"
             vectors |= {label + name: vector for name, vector in its_vectors.items()}
             own |= {label + name: array for name, array in its_own.items()}
-            bounds = player.strategy.slices(player.replica.parameters.size)
-            places = {"slices": [b - a for a, b in bounds], "starts": [a for a, _ in bounds]}
-            told.append(of_player(player, values) | places)
-        content, more = self.content(run.strategy.to_checkpoint)
+            told.append(of_player(player, values) | {"slices": stretches(player.strategy)})
+        stretch = run.team.slice_of(run.strategy.holding.size)
+        content, more = self.content(lambda vector: run.strategy.holding.joined(vector, *stretch))
         content |= told[0]
         if told[1:]:
             names = [player.name for player in run.players[1:]]
@@ -137,8 +136,13 @@ class Saving:
                 remembered.remove(own[0])
                 number, (_, values, names) = own[0]
                 keys = {name: f"callback_{number}:{name}" for name in names}
-                read, n = run.strategy.from_checkpoint, run.replica.parameters.size
-                callback.restore(values, {name: read(saved, k, n) for name, k in keys.items()})
+                callback.restore(values, {name: self.vector(saved, k) for name, k in keys.items()})
+
+    def vector(self, saved, name: str) -> np.ndarray:
+        """This rank's vector, from the whole model's in a Snapshot."""
+        found = np.zeros_like(self.run.replica.parameters)
+        self.run.strategy.holding.take(lambda *part: saved.vector(name, *part), found)
+        return found
 
     def each(self, saved) -> list:
         """Each player, and the Snapshot as if it were the run's only one."""
@@ -200,13 +204,13 @@ def of_player(player, of_strategy: dict) -> dict:
     replica, strategy = player.replica, player.strategy
     seeds = replica.random
     return {
-        "model": model_of(replica),
+        "model": model_of(strategy.holding.whole, replica.parameters.dtype),
         "optimizer": str(replace(player.optimizer, learning_rate=0.0)),  # the rate may change
         "rate": rate(player),
         "compression": str(strategy.compression),
         # Moving statistics and seeds, which reveal layers without weights:
         "sizes": [replica.state.size, 0 if seeds is None else seeds.size],
-        "by": strategy.saved_as or type(strategy).__name__,
+        "by": type(strategy).__name__,
         "strategy": of_strategy,
         "computing_a_sample": computing_a_sample(strategy),
     }
@@ -214,16 +218,18 @@ def of_player(player, of_strategy: dict) -> dict:
 
 def computing_a_sample(strategy) -> int:
     """How many ranks compute a sample together: parts of a model, or of a sequence."""
-    shared = strategy.sharers is not strategy.team
-    return strategy.team.size // strategy.sharers.size if shared else 1
+    return strategy.team.size // strategy.sharers.size
 
 
-def model_of(replica) -> dict:
+def stretches(strategy) -> list[int]:
+    """How many elements of the whole model's vectors each rank writes, one after the other."""
+    bounds = [strategy.team.slice_of(strategy.holding.size, r) for r in range(strategy.team.size)]
+    return [last - first for first, last in bounds]
+
+
+def model_of(segments, dtype) -> dict:
     """What `check_model` compares of a model."""
-    return {
-        "dtype": str(replica.parameters.dtype),
-        "layers": [[s.name, s.offset, list(s.shape)] for s in replica.whole_segments],
-    }
+    return {"dtype": str(dtype), "layers": [[s.name, s.offset, list(s.shape)] for s in segments]}
 
 
 def rate(player) -> str:

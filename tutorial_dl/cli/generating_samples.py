@@ -81,7 +81,8 @@ def restore(game: Any, checkpoint: str, with_master: bool) -> int:
         saved = Checkpoints(Team(MPI.COMM_SELF), checkpoint).newest()
         if saved is None:
             raise ValueError(f"there is no checkpoint in {checkpoint} yet")
-        check_model(saved.path, model_of(replica), saved.values["model"])
+        ours = model_of(replica.segments, replica.parameters.dtype)
+        check_model(saved.path, ours, saved.values["model"])
     except CheckpointError as error:
         raise ValueError(str(error)) from None
     n = replica.parameters.size

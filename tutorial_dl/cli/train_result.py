@@ -39,7 +39,7 @@ def summary(config: RunConfig, trainer) -> dict:
         "compression": config.values()["compression"],
         "compile": trainer.replica.compiled,
         "stopped": trainer.stopped,
-        "parameters": sum(s.size for s in trainer.replica.whole_segments),
+        "parameters": sum(s.size for s in trainer.strategy.holding.whole),
         "loss": history.last.get("loss", history.last.get("generator_loss")),
         "val_loss": history.last.get("val_loss", history.last.get("val_generator_loss")),
         "val_accuracy": history.last.get("val_accuracy"),

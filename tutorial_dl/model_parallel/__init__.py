@@ -17,7 +17,6 @@ tensor.py           each layer over several ranks, by columns, rows, heads or ch
 keras_rules.py      which layers of a Keras model are cut how; keras_tensor.py cuts them,
                     keras_tensor_layers.py has the layers, keras_tensor_replica.py the Replica;
                     keras_tensor_sequence.py: the sequence-parallel form
-pieces.py           where a rank's slices lie in the whole model's vectors
 shards.py           vectors divided over ranks, part by part, and their update (ZeRO);
                     shard_parts.py: what a rank holds of a part
 zero.py             numpy layers trained so; sharded.py: any model as a Replica that is divided,

@@ -2,7 +2,7 @@
 
     grid = Grid(Team(), context=2)                       # D x 2 ranks
     replica = ContextReplica(TransformerReplica(...), grid)
-    Trainer(replica, data, strategies.ContextParallel(grid)).fit(5)
+    Trainer(replica, data).fit(5)
 
 Each rank has the whole model and some positions of each sequence: of tokens, of targets, and of
 all that lies between the layers. Dense layers, norms and activations compute each position by
@@ -14,7 +14,7 @@ itself, so they are those of one rank. Three kinds of layers need more:
 
 With equal parts, the mean over a sample's positions is the mean over ranks of the means over their
 positions. So the gradient of a batch is the mean over the D x C ranks of their gradients, which is
-what data parallelism computes: see strategies/context_parallel.py.
+what data parallelism computes (strategies/synchronous.py).
 """
 
 from __future__ import annotations
@@ -131,8 +131,6 @@ class ContextReplica(LayeredReplica):
             can't be divided evenly.
     """
 
-    divides_sequences = True
-
     def __init__(self, whole: LayeredReplica, grid: Grid) -> None:
         every = flat_layers(whole.layers)
         causal = any(isinstance(one, Attention) and one.causal for one in every)
@@ -140,6 +138,7 @@ class ContextReplica(LayeredReplica):
         layers = layers_of_part(whole.layers, self.sequences)
         super().__init__(layers, whole.loss, dtype=whole.dtype)
         self.parameters[:] = whole.parameters
+        self.holding = grid.holding(self.segments, self.parameters.size)
         if whole.random is not None:
             self.random = grid.context.broadcast(whole.random.copy())
         # The most positions, and what an input needs at least: samples, positions, numbers

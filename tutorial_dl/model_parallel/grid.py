@@ -15,11 +15,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 
-import numpy as np
-
 from numba_kernels.team.team import Team
 from tutorial_dl.layout.axes import coordinates, number_of, sizes
-from tutorial_dl.replica.base import Replica
+from tutorial_dl.replica.base import Segment
+from tutorial_dl.replica.holding import Holding, Part
 
 
 class Grid:
@@ -85,19 +84,31 @@ class Grid:
             team.roles = roles
             weakref.finalize(owner, roles.clear)  # the team may go on to other work
 
-    def agree_on_masks(self, replica: Replica) -> None:
-        """Give the ranks that compute a sample together the same seeds and counters. Collective.
+    def holding(self, whole: Sequence[Segment], size: int, mine: Sequence[Part] = ()) -> Holding:
+        """What a rank of this grid holds of a model with these segments, of `size` elements.
 
-        After a failure, some may have drawn the masks of a step that others have not made. It will
-        be made again, so the lowest counters are right.
+        Args:
+            mine: The parts on this rank; () if each rank has all of the model, and parts of
+                sequences.
         """
-        seeds = replica.random
-        if seeds is None or not seeds.size:
-            return
-        for team in (self.context, self.pipe, self.tensor):
-            if team is not None and team.size > 1:
-                seeds = team.allreduce(np.array(seeds), "min")
-        replica.random = seeds
+        stages, tensor, parts = (self.axes.get(n, 1) for n in ("pipeline", "tensor", "context"))
+        words = [f"tensor groups of {tensor}"] * (tensor > 1)
+        if stages > 1 or tensor == parts == 1:
+            words.append(f"{stages} stages" if words else f"pipeline of {stages} stages")
+        if parts > 1:
+            words.append(f"{parts} parts of sequences" if words else f"context groups of {parts}")
+        return Holding(
+            tuple(whole),
+            size,
+            tuple(mine),
+            self.team,
+            self.copies,
+            self.data,
+            self.model if mine else None,
+            self.tensor if tensor > 1 else None,
+            tuple(t for t in (self.context, self.pipe, self.tensor) if t is not None),
+            words=", ".join([*words, f"{self.axes['data']} copies"]),
+        )
 
     def fail(self, error: BaseException) -> None:
         """Tell all ranks of this rank's teams that it failed; they raise PeerError."""

@@ -2,7 +2,7 @@
 
     grid = Grid(Team(), context=2)                       # D x 2 ranks
     replica = KerasContextReplica(model, grid)
-    Trainer(replica, data, strategies.ContextParallel(grid)).fit(5)
+    Trainer(replica, data).fit(5)
 
 It is a KerasReplica of the model of this rank's part (keras_context.py), with the weights, names
 and vectors of the whole model; see context_replica.py for what ranks compute.
@@ -42,7 +42,7 @@ class OnParts(KerasReplica):
         if seeds.size and team.size > 1:  # layers may have no seed of their own
             self.whole.random = team.broadcast(np.array(seeds))
         found = Divided(model, team)
-        self.sequences, self._length, self.divides_sequences = found.sequences, found.length, True
+        self.sequences, self._length = found.sequences, found.length
         return found.local
 
     def use_team(self, team: Any) -> None:
@@ -150,6 +150,7 @@ class KerasContextReplica(OnParts):
         super().__init__(self.divided(self.whole.model))
         # Generators of layers that are replaced come in another order; variables, in this one.
         self._state, self._seeds = self.whole._state, self.whole._seeds
+        self.holding = grid.holding(self.segments, self.parameters.size)
         self.whole.parameters = self.whole.gradient = np.zeros(0, self.dtype)  # it is not used
 
     def own_optimizer(self, given: Any = None) -> Brought | None:

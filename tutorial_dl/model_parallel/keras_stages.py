@@ -109,7 +109,7 @@ class KerasParts(Parts):
         return self.replica.own_optimizer(given)
 
     def try_out(self, batch: Batch) -> None:
-        if self.replica.divides_sequences:
+        if getattr(self.replica, "sequences", None) is not None:
             self.replica.check_part(batch)
 
     def forget(self, stages):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba_kernels.team.team import Team
 from tutorial_dl.model_parallel import keras_rules
@@ -27,14 +27,22 @@ from tutorial_dl.model_parallel.keras_tensor_layers import (
     Rows,
     Sums,
 )
-from tutorial_dl.model_parallel.pieces import Piece
+from tutorial_dl.replica.holding import ALL
 from tutorial_dl.replica.keras_losses import why_masked
 from tutorial_dl.replica.keras_own_step import has_own_step
 from tutorial_dl.replica.keras_steps import keras
 
-ALL = (Ellipsis,)
 # Initializers of the slices, whose weights are then copied; a user's own could not be made again
 FRESH = {"kernel_initializer": "zeros", "bias_initializer": "zeros"}
+
+
+class Piece(NamedTuple):
+    """Where a weight of this rank lies in the whole model."""
+
+    whole: int  # the number of the array there
+    index: tuple  # array[index] is this rank's
+    alike: bool  # whether all ranks have it
+    partial: bool = False  # whether each then has a term of its gradient, which they must add up
 
 
 class Cut:

@@ -2,7 +2,7 @@
 
     grid = Grid(Team(), tensor=2)                       # D x 2 ranks
     replica = KerasTensorReplica(model, grid, {"dense_1": "columns", "dense_2": "rows"})
-    Trainer(replica, data, strategies.TensorParallel(grid)).fit(5)
+    Trainer(replica, data).fit(5)
 
 All ranks of `grid.tensor` compute the same samples. What is not cut is equal on all of them, and
 stays so, because they do the same operations on the same numbers (the strategy checks it).
@@ -21,8 +21,8 @@ from tutorial_dl.model_parallel.keras_context_replica import OnParts
 from tutorial_dl.model_parallel.keras_stage import alias
 from tutorial_dl.model_parallel.keras_tensor import Cut
 from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
-from tutorial_dl.model_parallel.pieces import Pieces
-from tutorial_dl.replica.base import Batch, Brought, Segment, TrainedBy
+from tutorial_dl.replica.base import Batch, Brought, TrainedBy
+from tutorial_dl.replica.holding import Part
 from tutorial_dl.replica.keras_tensorflow import KerasReplica
 
 
@@ -39,7 +39,6 @@ class KerasTensorReplica(OnParts):
             `keras_tensor_sequence.CutInParts`.
 
     Attributes:
-        pieces: Where this rank's weights lie in the whole model's.
         rules: The table of rules.
         sums: Counts the sums over ranks, `sums.forward` and `sums.backward`, and the bytes that
             this rank sends, `sums.sent`.
@@ -75,11 +74,15 @@ class KerasTensorReplica(OnParts):
         super().__init__(self.divided(cut.local) if parts else cut.local)
         # In the order of the whole model, so that checkpoints do not depend on the cut
         self._state, self._seeds = self.whole._state, self.whole._seeds
-        reductions = cut.sums.reductions
-        self.pieces = Pieces(grid, self.whole.segments, self.segments, cut.pieces, reductions)
-        self.keeps_apart = not self.pieces.partial  # else the sums must reach all of the gradient
-        self.pieces.take(lambda first, last: whole[first:last], self.parameters)
-        self._collected: np.ndarray | None = None
+        pairs = list(zip(self.segments, cut.pieces, strict=True))
+        there = self.whole.segments
+        mine = [Part(here, there[one.whole], one.index, one.alike) for here, one in pairs]
+        self.holding = grid.holding(there, whole.size, mine)
+        # Segments whose gradients are terms of a sum over the tensor axis
+        self.partial = [here for here, one in pairs if one.partial]
+        self.reductions = cut.sums.reductions
+        self.keeps_apart = not self.partial  # else the sums must reach all of the gradient
+        self.holding.take(lambda first, last: whole[first:last], self.parameters)
         mine = {id(v) for v in self._variables}
         self._others = [v for v in self.whole.model.trainable_weights if id(v) not in mine]
         self._forget()
@@ -107,37 +110,24 @@ class KerasTensorReplica(OnParts):
 
     def compute_gradient(self, batch: Batch, *apart: Any, **options: Any) -> tuple[float, int]:
         found = super().compute_gradient(batch, *apart, **options)
-        if self.pieces.partial and found[1] and not self.pieces.complete(self.gradient):
-            self.gradient_is_finite = False
+        if self.partial and found[1]:
+            self.gradient_is_finite &= self.reductions.complete(self.gradient, self.partial)
         return found
 
     def own_optimizer(self, given: Any = None) -> Brought | None:
         return self.whole.own_optimizer(given)
 
-    @property
-    def whole_segments(self) -> tuple[Segment, ...]:
-        return self.pieces.whole_segments
-
-    @property
-    def whole_size(self) -> int:
-        return self.pieces.whole_size
-
-    def collect(self) -> None:
-        """Gather the whole model's weights on rank 0, for `save`. Collective over all ranks."""
-        first = self.grid.team.rank == 0
-        whole = self.pieces.joined(self.parameters, 0, self.whole_size if first else 0)
-        self._collected = whole if first else None
-
-    def save(self, path: Path | str, trained: TrainedBy | None = None) -> None:
-        """Save the whole Keras model, as its own replica does; on rank 0, after `collect`."""
-        self.save_whole(path, self._collected, trained)
-        self._collected = None
+    def save(
+        self, path: Path | str, trained: TrainedBy | None = None, *, parameters: np.ndarray
+    ) -> None:
+        """Save the whole Keras model with these parameters, as its own replica does."""
+        self.save_whole(path, parameters, trained)
 
     def save_whole(self, path: Path | str, whole: np.ndarray, trained: TrainedBy | None) -> None:
         """Save the whole model with these weights."""
         variables = self.whole.model.trainable_weights
         try:
-            for segment, variable in zip(self.whole_segments, variables, strict=True):
+            for segment, variable in zip(self.holding.whole, variables, strict=True):
                 variable.assign(segment.of(whole))
             self.whole.save(path, trained)
         finally:

@@ -31,6 +31,7 @@ from tutorial_dl.model_parallel.schedules import Schedule, named
 from tutorial_dl.model_parallel.sequences import Sequences
 from tutorial_dl.model_parallel.stages import LayeredParts, Parts, cut, cut_at
 from tutorial_dl.replica.base import Batch, Brought, Replica, Segment, plain
+from tutorial_dl.replica.holding import Part
 from tutorial_dl.replica.layered import LayeredReplica
 from tutorial_dl.replica.layers import At
 
@@ -57,7 +58,7 @@ class PipelinedReplica(Replica):
 
     Attributes:
         parts: The layers of the whole model; `places` says at which of them stages begin.
-        first, last: This rank's part of the whole model's vectors, if it has one stage.
+        slices: Of each stage on this rank: where it begins and ends in the replica's vectors.
         pipeline: What runs the schedule; see there for what it counts and measures.
         sequences: This rank's part of sequences, if they are divided; it counts the bytes of rings.
     """
@@ -82,8 +83,8 @@ class PipelinedReplica(Replica):
         check_sequences(replica, grid)
         self.grid, self.parts = grid, parts_of(replica)
         self.dtype, self._given = self.parts.dtype, replica
-        if replica.divides_sequences:
-            self.divides_sequences, self.sequences = True, replica.sequences
+        self.sequences = getattr(replica, "sequences", None)
+        if self.sequences is not None:
             sample = replica.part_of_inputs(sample)
         if layers is not None:
             self.places = cut_at(self.parts, schedule.stages, list(layers))
@@ -102,17 +103,28 @@ class PipelinedReplica(Replica):
         # Where each stage's weights lie in the vectors of the whole model
         self.ends = [self.parts.weights_before(place) for place in self.places]
         self.slices = [(self.ends[stage], self.ends[stage + 1]) for stage in mine]
-        self.first, self.last = self.slices[0]
         parameters, gradient = (aligned(size, self.dtype) for _ in range(2))
         for (low, high), at in zip(self.slices, self._offsets, strict=True):
             parameters[at : at + high - low] = replica.parameters[low:high]
         boundaries = self.parts.outputs(sample, self.places[1:-1])
         self.pipeline = Pipeline(grid, schedule, stages, boundaries, recompute)
-        self.random, self._whole = self.parts.random, None
-        # Where layers are cut, too: this rank's pieces of them
-        pieces = getattr(replica, "pieces", None)
-        self.pieces = None if pieces is None else pieces.of(self.segments)
-        self.saved_as = replica.saved_as
+        self.random = self.parts.random
+        self.partial, self.reductions = [], getattr(replica, "reductions", None)
+        if self.reductions is None:
+            there = [
+                Segment(s.name, s.offset + self.ends[number], s.shape)
+                for number, stage in zip(mine, stages, strict=True)
+                for s in stage.segments
+            ]
+            held = [Part(*pair) for pair in zip(self.segments, there, strict=True)]
+            self.holding = grid.holding(self.parts.segments, self.ends[-1], held)
+        else:  # layers are cut, too
+            by_name = {part.here.name: part for part in replica.holding.mine}
+            held = [by_name[one.name]._replace(here=one) for one in self.segments]
+            self.holding = grid.holding(replica.holding.whole, replica.holding.size, held)
+            partial = {one.name for one in replica.partial}
+            self.partial = [one for one in self.segments if one.name in partial]
+        self.saved_as, self.saves_optimizer = replica.saved_as, replica.saves_optimizer
         self._hold(parameters, gradient)
         self.parts.forget(mine)
         names = [self.parts.names[first:last] for first, last in bounds]
@@ -127,15 +139,6 @@ class PipelinedReplica(Replica):
     @property
     def schedule(self) -> Schedule:
         return self.pipeline.schedule
-
-    @property
-    def whole_segments(self) -> tuple[Segment, ...]:
-        return self.pieces.whole_segments if self.pieces else self.parts.segments
-
-    @property
-    def whole_size(self) -> int:
-        """Elements of the vectors of the whole model."""
-        return self.pieces.whole_size if self.pieces else self.ends[-1]
 
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
         self.parts.try_out(batch)
@@ -159,8 +162,8 @@ class PipelinedReplica(Replica):
         if self.random is not None:
             at = At(int(self.random[0]), int(self.random[1]), 0, True)
         sums = self.pipeline.train(x, y, at)
-        if self.pieces is not None and samples:
-            self.pieces.complete(self.gradient)
+        if self.partial and samples:
+            self.reductions.complete(self.gradient, self.partial)
         if self.random is not None:  # only now: a step that failed is made again alike
             self.random = self.random + np.array([0, int(samples > 0)])
         loss = np.array([sums.get("loss", 0.0)])
@@ -211,24 +214,9 @@ class PipelinedReplica(Replica):
     def own_optimizer(self, given: Any = None) -> Brought | None:
         return self.parts.own_optimizer(given)
 
-    def collect(self) -> None:
-        """Gather the whole model's weights on rank 0, for `save`. Collective over all ranks."""
-        if self.pieces:
-            first = self.grid.team.rank == 0
-            whole = self.pieces.joined(self.parameters, 0, self.whole_size if first else 0)
-            self._whole = whole if first else None
-            return
-        whole = np.zeros(self.whole_size, self.dtype)
-        if self.grid.copies.rank == 0:
-            for (low, high), at in zip(self.slices, self._offsets, strict=True):
-                whole[low:high] = self.parameters[at : at + high - low]
-        if self.grid.team.size > 1:
-            self.grid.team.allreduce(whole)  # of parts that do not overlap
-        self._whole = whole if self.grid.team.rank == 0 else None
-
-    def save(self, path: Path | str, *trained: Any) -> None:
-        """Write the whole model, as its own replica does; on rank 0, after `collect`."""
-        self.parts.save(path, self._whole, *trained)
+    def save(self, path: Path | str, *trained: Any, parameters: np.ndarray) -> None:
+        """Write the whole model, with these parameters, as its own replica does."""
+        self.parts.save(path, parameters, *trained)
 
 
 def role(schedule: Schedule, rank: int, names: Sequence[Sequence[str]]) -> str:
@@ -253,11 +241,12 @@ def role(schedule: Schedule, rank: int, names: Sequence[Sequence[str]]) -> str:
 def check_sequences(replica: Replica, grid: Grid) -> None:
     """Raise ValueError unless a replica's sequences are divided as the ranks of `grid` are."""
     parts = grid.axes.get("context", 1)
-    if replica.divides_sequences and replica.grid is not grid:
+    divided = getattr(replica, "sequences", None) is not None
+    if divided and replica.grid is not grid:
         raise ValueError(
             f"this {type(replica).__name__} and its pipeline have two grids: make both with one"
         )
-    if parts > 1 and not replica.divides_sequences:
+    if parts > 1 and not divided:
         raise ValueError(
             f"{parts} ranks of this grid share each sequence, but a {type(replica).__name__} takes "
             "whole ones: give the pipeline a ContextReplica or KerasContextReplica of this grid"

@@ -13,6 +13,7 @@ ranks, which the formulas give on average.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from numba_kernels.shared.node_array import LINE
 from numba_kernels.team.team import Team
 from tutorial_dl.model_parallel.positions import Positions
+from tutorial_dl.replica.base import Segment
 
 
 class Reductions:
@@ -45,6 +47,20 @@ class Reductions:
         memory = self._memory(x.size, x.dtype)
         memory[:] = x.reshape(-1)
         return self.allreduce(memory).reshape(x.shape)
+
+    def complete(self, gradient: np.ndarray, partial: Sequence[Segment]) -> bool:
+        """Add up the ranks' terms of these segments' gradients, in place; whether sums are finite.
+
+        Each rank's term is that of its part of each sequence.
+        """
+        parts = [one.of(gradient).reshape(-1) for one in partial]
+        if not parts or self.size == 1:
+            return True
+        together = self.summed(np.concatenate(parts))
+        ends = np.cumsum([part.size for part in parts])[:-1]
+        for part, total in zip(parts, np.split(together, ends), strict=True):
+            part[:] = total
+        return bool(np.isfinite(together).all())
 
     def gathered(self, x: np.ndarray, length: int | None = None) -> np.ndarray:
         """Allgather along the sequence: the parts (s, .., ...) to (s, t, ...) on all ranks.

@@ -14,7 +14,7 @@ from numba_kernels.team.team import Team
 from tutorial_dl.replica.base import Segment
 
 
-class Part:
+class DividedPart:
     """A layer or a few, and what this rank holds of their vectors of n elements.
 
     `of`: the `Shards` that it belongs to

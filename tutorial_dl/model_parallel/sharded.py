@@ -2,7 +2,7 @@
 
     team = Team()
     replica = ShardedReplica(model, team, stage=3)      # a Keras model, or a LayeredReplica
-    Trainer(replica, data, strategies.Sharded(team)).fit(5)
+    Trainer(replica, data).fit(5)
 
 The model is cut into groups of layers, as a pipeline cuts it into stages (stages.py). Every rank
 computes all of them, for its share of the batch:
@@ -11,7 +11,7 @@ computes all of them, for its share of the batch:
                those of the one before are dropped
     backward   the same, from the last group on; when a group's gradient is complete, it is
                reduce-scattered, and each rank keeps its slice
-    update     (strategies.Sharded) of this rank's slices; in stage 2, gather the new weights
+    update     (shards.py) of this rank's slices; in stage 2, gather the new weights
 
 What a rank holds between two steps is `shards.held()`; within a step, also the activations, the
 gradient of one group, in stage 3 the weights of two groups, and what TensorFlow has for a moment:
@@ -21,6 +21,7 @@ another copy of a group's gradient.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -38,7 +39,15 @@ from tutorial_dl.data.elements import samples_of
 from tutorial_dl.model_parallel.shards import Shards, check_divisible
 from tutorial_dl.model_parallel.stages import LayeredParts, Parts
 from tutorial_dl.replica.accumulating import check_times
-from tutorial_dl.replica.base import Batch, Brought, LossNotFinite, Replica, Segment, plain, written
+from tutorial_dl.replica.base import (
+    Batch,
+    Brought,
+    LossNotFinite,
+    Replica,
+    Segment,
+    plain,
+    save_arrays,
+)
 from tutorial_dl.replica.layered import LayeredReplica, loss_of
 from tutorial_dl.replica.layers import At
 
@@ -81,6 +90,10 @@ class ShardedReplica(Replica):
         for one in self.stages:
             one.apart = False  # gradients of inputs and of weights are computed together
         self._divide(stage)
+        self.holding = replace(
+            self.shards.holding(self.parts.segments, of_weights=True),
+            gradient=self.shards.holding(self.parts.segments),
+        )
 
     def _divide(self, stage: int) -> None:
         """Move the weights to where each rank keeps them: those of rank 0's model."""
@@ -121,22 +134,14 @@ class ShardedReplica(Replica):
         """Those of `parameters`; none in stage 3, in which slices begin and end within layers."""
         return self.parts.segments if self.stage == 2 else ()
 
-    @property
-    def whole_segments(self) -> tuple[Segment, ...]:
-        return self.parts.segments
-
-    @property
-    def whole_size(self) -> int:
-        return self.shards.n
-
     def update_by(self, optimizer: Optimizer, clip_norm: float | None) -> Shards:
-        """Make the optimizer's state; returns what makes updates (strategies.Sharded)."""
+        """Make the optimizer's state; returns what makes updates."""
         check_divisible(optimizer)
         self.shards.optimize_by(optimizer, clip_norm)
         return self.shards
 
     def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
-        raise ValueError("the vectors of a ShardedReplica can't move: use strategies.Sharded(team)")
+        raise ValueError("the vectors of a ShardedReplica can't move: use strategy 'synchronous'")
 
     # Gradients
 
@@ -273,27 +278,24 @@ class ShardedReplica(Replica):
         lambda self: self.inner.trained, lambda self, sums: setattr(self.inner, "trained", sums)
     )
 
-    def collect(self) -> None:
-        """Before `save`: rank 0 gathers all weights, group by group. Collective."""
-        for part in self.shards.parts:
-            self.shards.gather(part)
-            if self.team.rank:
-                self.shards.drop(part)
+    def save(self, path: Path | str, *trained: Any, parameters: np.ndarray | None = None) -> None:
+        """Write the whole model, as its own replica does.
 
-    def save(self, path: Path | str, *trained: Any) -> None:
-        """Write the whole model, as its own replica does; on rank 0, after `collect`."""
+        Args:
+            parameters: The whole model's, in stage 3; in stage 2 each rank has them.
+        """
+        parts = self.shards.parts if parameters is not None else []
         try:
+            for part in parts:
+                part.space.array[:] = parameters[part.offset : part.offset + part.n]
             if self.model is not None:
                 self.inner.save(path, *trained)
-                return
-            arrays = {}
-            for one in self.stages:
-                arrays |= {s.name: w for s, w in zip(one.segments, one.w, strict=True)}
-            with written(self, path) as part:
-                np.savez(part, **arrays)
+            else:
+                whole = self.parameters if parameters is None else parameters
+                save_arrays(self, path, self.parts.segments, whole)
         finally:
-            for part in self.shards.parts:
-                self.shards.drop(part)
+            for part in parts:
+                part.space.drop()
 
 
 class Head:

@@ -23,8 +23,9 @@ from numba_kernels.optimizers.base import Optimizer, State, check_range, cut
 from numba_kernels.optimizers.clipping import clip_factor, squared_length
 from numba_kernels.spans import span
 from numba_kernels.team.team import Team
-from tutorial_dl.model_parallel.shard_parts import Gathering, Part, Space
+from tutorial_dl.model_parallel.shard_parts import DividedPart, Gathering, Space
 from tutorial_dl.replica.base import Segment
+from tutorial_dl.replica.holding import Holding, Part
 
 STAGES = (0, 1, 2, 3)
 
@@ -49,17 +50,19 @@ class Shards:
         if stage not in STAGES:
             raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
         self.team, self.stage, self.dtype = team, stage, np.dtype(dtype)
-        self.parts: list[Part] = []
+        self.parts: list[DividedPart] = []
         self.n = self.sent = self.most_in_use = self._in_use = 0
         self.clip_norm: float | None = None
         self._scratch: Space | None = None
 
-    def add(self, segments: Sequence[Segment], whole: np.ndarray, **memory: np.ndarray) -> Part:
+    def add(
+        self, segments: Sequence[Segment], whole: np.ndarray, **memory: np.ndarray
+    ) -> DividedPart:
         """Add a part with these weights; in stage 3 this rank keeps a copy of its slice of them.
 
         `memory`: where the slices of `weights` (stage 3) and `gradient` (2 and 3) shall lie.
         """
-        part = Part(self, segments, whole, **memory)
+        part = DividedPart(self, segments, whole, **memory)
         self.parts.append(part)
         self.n += part.n
         return part
@@ -87,58 +90,55 @@ class Shards:
 
     # Whole vectors, and back
 
+    def holding(self, whole: Sequence[Segment] = (), of_weights: bool = False) -> Holding:
+        """What this rank has of gradients and the optimizer's state (`rows`), or of weights.
+
+        A vector laid out so has the slices of all parts, one after the other.
+        """
+        found, at = [], 0
+        for part in self.parts:
+            own = part.keeps if of_weights else part.mine
+            size = (own.stop - own.start,)
+            there = Segment("", part.offset + own.start, size)
+            found.append(Part(Segment("", at, size), there))
+            at += size[0]
+        segments = whole or [Segment("", part.offset, (part.n,)) for part in self.parts]
+        divided = self.stage == 3 if of_weights else self.stage > 0
+        team, words = self.team, f"synchronous, shard {self.stage}"
+        return Holding(
+            tuple(segments), self.n, tuple(found), team, team, team, team if divided else None,
+            stage=self.stage, words=words,
+        )  # fmt: skip
+
     def weights(self) -> np.ndarray:
         """All weights (n,), on every rank. Collective."""
-        return self.joined([part.weights for part in self.parts], self.stage < 3)
+        own = np.concatenate([part.weights for part in self.parts])
+        return self.holding(of_weights=True).joined(own, 0, self.n)
 
     def slots(self) -> np.ndarray:
         """The whole state of the optimizer (k, n), on every rank. Collective."""
-        return self.joined_slots()
-
-    def joined(
-        self, own: Sequence[np.ndarray], whole: bool, first: int = 0, last: int | None = None
-    ) -> np.ndarray:
-        """Elements [first, last) of a vector of the whole model. Collective.
-
-        Each rank may ask for another stretch; it needs memory for that, and for one part.
-
-        Args:
-            own: What this rank has of it: for each part its slice, or all of it if `whole`.
-        """
-        last = self.n if last is None else last
-        found = np.empty(max(last - first, 0), self.dtype)
-        for part, mine in zip(self.parts, own, strict=True):
-            low, high = max(first, part.offset), min(last, part.offset + part.n)
-            all_of_it = mine if whole else self._whole(part, mine)
-            if low < high:
-                found[low - first : high - first] = all_of_it[
-                    low - part.offset : high - part.offset
-                ]
+        found = np.empty((self.optimizer.slots, self.n), self.dtype)
+        for whole, row in zip(found, self.rows(), strict=True):
+            whole[:] = self.holding().joined(row, 0, self.n)
         return found
 
-    def joined_slots(self, first: int = 0, last: int | None = None) -> np.ndarray:
-        """Columns [first, last) of the optimizer's whole state (k, n). Collective."""
-        last = self.n if last is None else last
-        rows = np.empty((self.optimizer.slots, max(last - first, 0)), self.dtype)
-        for k, row in enumerate(rows):
-            own = [part.state.slots[k] for part in self.parts]
-            row[:] = self.joined(own, self.stage == 0, first, last)
-        return rows
+    def rows(self) -> Iterator[np.ndarray]:
+        """The optimizer's running averages, one after the other, as this rank has them."""
+        for k in range(self.optimizer.slots):
+            yield np.concatenate([part.state.slots[k] for part in self.parts])
 
-    def take(self, weights: Any, slots: Any = None, updates: int = 0) -> None:
-        """Take this rank's slices of weights, and of the optimizer's state.
-
-        Args:
-            weights, slots: Functions of (first, last) that return these elements of the whole
-                model's vector (last - first,), and of the state (k, last - first).
-            updates: Updates made so far.
-        """
+    def take_rows(self, rows: np.ndarray, updates: int) -> None:
+        """The reverse of `rows` (k, n of this rank), after so many updates."""
+        at = 0
         for part in self.parts:
-            at = part.offset
-            part.weights[:] = weights(at + part.keeps.start, at + part.keeps.stop)
-            if slots is not None:
-                part.state.slots[:] = slots(at + part.mine.start, at + part.mine.stop)
+            n = part.state.slots.shape[1]
+            part.state.slots[:] = rows[:, at : at + n]
+            at += n
         self.count_from(updates)
+
+    @property
+    def states(self) -> list[State]:
+        return [part.state for part in self.parts]
 
     def count_from(self, updates: int) -> None:
         self.state.step = updates
@@ -155,7 +155,7 @@ class Shards:
             self._scratch.drop()
         self._in_use = 0
 
-    def agree(self) -> None:
+    def resume(self) -> None:
         """After a failure: make all ranks go on from the same update. Collective.
 
         Ranks update their slices when the last exchange is over, so slices may differ by one
@@ -184,7 +184,7 @@ class Shards:
 
     # A step
 
-    def ahead(self, parts: Sequence[Part], keeps_last: bool = False) -> Iterator:
+    def ahead(self, parts: Sequence[DividedPart], keeps_last: bool = False) -> Iterator:
         """Yield (part, its whole weights), with the next part's weights on their way meanwhile.
 
         `keeps_last`: the last part's stay, since the backward pass begins with them.
@@ -207,7 +207,7 @@ class Shards:
             if at < len(coming) or not keeps_last:
                 self.drop(part)
 
-    def gradient_of(self, part: Part) -> np.ndarray:
+    def gradient_of(self, part: DividedPart) -> np.ndarray:
         """Memory for the part's whole gradient, zeros; `reduce` gives it back."""
         if self.stage < 2:
             part.gradient[:] = 0
@@ -221,7 +221,7 @@ class Shards:
             self._scratch = Space(max(part.n for part in self.parts), self.dtype)
         return self._scratch.array[:n]
 
-    def reduce(self, part: Part, gradient: np.ndarray, adds: bool = False) -> None:
+    def reduce(self, part: DividedPart, gradient: np.ndarray, adds: bool = False) -> None:
         """Add up the ranks' gradients of a part that is complete. Collective.
 
         `adds`: to the gradient that this rank's slice already has, of earlier micro-batches.
@@ -276,7 +276,7 @@ class Shards:
 
     # Whole weights, for as long as they are needed
 
-    def gather(self, part: Part) -> np.ndarray:
+    def gather(self, part: DividedPart) -> np.ndarray:
         """The whole weights of a part, until `drop`; not counted in `most_in_use`. Collective."""
         if self.stage < 3 or not part.n:
             return part.weights
@@ -285,13 +285,13 @@ class Shards:
         self.most_in_use = most
         return part.whole.wait()
 
-    def drop(self, part: Part) -> None:
+    def drop(self, part: DividedPart) -> None:
         if part.space is not None and part.whole is not None:
             part.whole = None
             part.space.drop()
             self._use(-part.n)
 
-    def _gather(self, part: Part) -> Gathering:
+    def _gather(self, part: DividedPart) -> Gathering:
         """Begin to gather the whole weights of a part, of which this rank has its slice."""
         whole = part.space.array
         self._use(part.n)
@@ -305,16 +305,11 @@ class Shards:
         for one in on_their_way:
             one.wait()
 
-    def _whole(self, part: Part, own: np.ndarray) -> np.ndarray:
-        whole = np.empty(part.n, own.dtype)
-        whole[part.mine] = own
-        return Gathering(self.team, whole, part.edges).wait()
-
     def _use(self, elements: int) -> None:
         self._in_use += elements * self.dtype.itemsize
         self.most_in_use = max(self.most_in_use, self._in_use)
 
-    def _count(self, part: Part, gathers: bool = False) -> None:
+    def _count(self, part: DividedPart, gathers: bool = False) -> None:
         """Count what a reduce-scatter sends, all but this rank's slice, or (`gathers`) what an
         allgather does, this slice to all others."""
         rank, others = self.team.rank, self.team.size - 1

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tutorial_dl.replica.base import Batch, Brought, Segment, written
+from tutorial_dl.replica.base import Batch, Brought, Segment, save_arrays
 from tutorial_dl.replica.layered import LayeredReplica, loss_of
 from tutorial_dl.replica.layers import At, Chain, Layer
 
@@ -237,9 +237,7 @@ class LayeredParts(Parts):
         self.replica.weights = self.replica.weights_gradient = []
 
     def save(self, path, parameters, *trained):
-        arrays = {one.name: one.of(parameters) for one in self.segments}
-        with written(self.replica, path) as part:
-            np.savez(part, **arrays)
+        save_arrays(self.replica, path, self.segments, parameters)
 
     def costs(self, x):
         y, found, at = _floats(np.asarray(x), self.dtype), [], 0

@@ -257,12 +257,13 @@ class TensorReplica(LayeredReplica):
         self._order = [one.name for one in whole.segments]
         self.load({one.name: one.of(whole.parameters) for one in whole.segments})
         # In the sequence form, these have seen a part of the sequence on each rank: add them up.
-        self._partial = []
+        partial: list[str] = []
         inside = False
         for layer in flat_layers(parts):
             inside = (inside or isinstance(layer, Divide)) and not isinstance(layer, Join)
             names = [name for name, _ in layer.arrays() if self.axes[name] is None]
-            self._partial += names if inside else []
+            partial += names if inside else []
+        self.partial = [one for one in self.segments if one.name in partial]
 
     def load(self, whole: Mapping[str, np.ndarray]) -> None:
         """Take this rank's slices of the whole model's arrays, by name."""
@@ -288,13 +289,8 @@ class TensorReplica(LayeredReplica):
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
         loss, samples = super().compute_gradient(batch)
-        parts = [s.of(self.gradient) for s in self.segments if s.name in self._partial]
-        if parts and samples and self.team.size > 1:
-            together = np.concatenate([part.reshape(-1) for part in parts])
-            self.reductions.allreduce(together)
-            ends = np.cumsum([part.size for part in parts])[:-1]
-            for part, total in zip(parts, np.split(together, ends), strict=True):
-                part[...] = total.reshape(part.shape)
+        if samples:
+            self.reductions.complete(self.gradient, self.partial)
         return loss, samples
 
     def clip(self, clip_norm: float) -> float:

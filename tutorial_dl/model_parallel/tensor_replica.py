@@ -2,24 +2,22 @@
 
     grid = Grid(Team(), tensor=2)                        # D x 2 ranks
     replica = LayeredTensorReplica(TransformerReplica(), grid, sequence=True)
-    Trainer(replica, data, strategies.TensorParallel(grid)).fit(5)
+    Trainer(replica, data).fit(5)
 
-What ranks compute: tensor.py. As KerasTensorReplica, it has `pieces`, by which checkpoints and
-files hold the whole model.
+What ranks compute: tensor.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tutorial_dl.model_parallel.grid import Grid
-from tutorial_dl.model_parallel.pieces import Piece, Pieces
 from tutorial_dl.model_parallel.tensor import TensorReplica
-from tutorial_dl.replica.base import Batch, Segment, plain, written
+from tutorial_dl.replica.base import Batch, Segment, plain, save_arrays
+from tutorial_dl.replica.holding import Part
 from tutorial_dl.replica.layered import LayeredReplica
 from tutorial_dl.replica.layers import Activation, Chain, Conv2D, Dense, Layer
 from tutorial_dl.replica.transformer import Attention
@@ -55,9 +53,6 @@ class LayeredTensorReplica(TensorReplica):
         rules: How layers are cut; see `tensor.split`. None: `rules_of`.
         sequence: Divide what lies between pairs along the sequence.
 
-    Attributes:
-        pieces: Where this rank's weights lie in the whole model's.
-
     Raises:
         ValueError: If the model can't be cut so, with the layer's name and what would work.
     """
@@ -85,27 +80,18 @@ class LayeredTensorReplica(TensorReplica):
         super().__init__(whole.layers, grid.tensor, rules, sequence, whole.loss, dtype=whole.dtype)
         if whole.random is not None:
             self.random = grid.tensor.broadcast(whole.random.copy())
-        numbers = {one.name: number for number, one in enumerate(whole.segments)}
-        pieces = [self._piece(numbers[one.name], one) for one in self.segments]
-        self.pieces = Pieces(grid, whole.segments, self.segments, pieces, self.reductions)
-        self.pieces.take(lambda first, last: whole.parameters[first:last], self.parameters)
-        self._collected: np.ndarray | None = None
+        there = {one.name: one for one in whole.segments}
+        mine = [self._part(one, there[one.name]) for one in self.segments]
+        self.holding = grid.holding(whole.segments, whole.parameters.size, mine)
+        self.holding.take(lambda first, last: whole.parameters[first:last], self.parameters)
 
-    def _piece(self, number: int, own: Segment) -> Piece:
-        axis = self.axes[own.name]
+    def _part(self, here: Segment, there: Segment) -> Part:
+        axis = self.axes[here.name]
         if axis is None:
-            return Piece(number, (Ellipsis,), True)
-        index, share = [slice(None)] * len(own.shape), own.shape[axis]
+            return Part(here, there, alike=True)
+        index, share = [slice(None)] * len(here.shape), here.shape[axis]
         index[axis] = slice(self.team.rank * share, (self.team.rank + 1) * share)
-        return Piece(number, tuple(index), False)
-
-    @property
-    def whole_segments(self) -> tuple[Segment, ...]:
-        return self.pieces.whole_segments
-
-    @property
-    def whole_size(self) -> int:
-        return self.pieces.whole_size
+        return Part(here, there, tuple(index))
 
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
         """Compute samples, before training: layers refuse those without positions. Collective."""
@@ -119,15 +105,6 @@ class LayeredTensorReplica(TensorReplica):
             self.random = seeds  # a step that failed is made again alike
             raise
 
-    def collect(self) -> None:
-        """Gather the whole model's weights on rank 0, for `save`. Collective over all ranks."""
-        first = self.grid.team.rank == 0
-        whole = self.pieces.joined(self.parameters, 0, self.whole_size if first else 0)
-        self._collected = whole if first else None
-
-    def save(self, path: Path | str, *_: Any) -> None:
-        """Write the whole model's arrays, as its own replica does; on rank 0, after `collect`."""
-        arrays = {one.name: one.of(self._collected) for one in self.whole_segments}
-        with written(self, path) as part:
-            np.savez(part, **arrays)
-        self._collected = None
+    def save(self, path: Path | str, *, parameters: np.ndarray) -> None:
+        """Write the whole model's arrays, with these parameters, as its own replica does."""
+        save_arrays(self, path, self.holding.whole, parameters)

@@ -115,8 +115,12 @@ class ZeRO(Shards):
         """Take weights (n,), and the optimizer's state (k, n): those of any stage and any ranks."""
         if weights.shape != (self.n,):
             raise ValueError(f"weights must have shape ({self.n},), got {weights.shape}")
-        of_slots = None if slots is None else lambda first, last: slots[:, first:last]
-        self.take(lambda first, last: weights[first:last], of_slots, steps)
+        for part in self.parts:
+            part.weights[:] = weights[part.offset : part.offset + part.n][part.keeps]
+        if slots is not None:
+            for part in self.parts:
+                part.state.slots[:] = slots[:, part.offset : part.offset + part.n][:, part.mine]
+        self.count_from(steps)
 
     def _forward(self, x, at: At):
         if isinstance(x, np.ndarray) and x.dtype.kind == "f":

@@ -24,6 +24,7 @@ from tutorial_dl.data.dataset import Batch, each_array
 
 if TYPE_CHECKING:
     from numba_kernels.optimizers import Optimizer
+    from tutorial_dl.replica.holding import Holding
 
 
 @dataclass(frozen=True)
@@ -137,10 +138,8 @@ class Replica:
     # share them must then compute each batch together. (`check` does not fit such a replica.)
     changes_parameters: bool = False
     constrained: bool = False  # whether `constrain` is to be called
-    # Whether this rank computes a part of each sequence; strategies.ContextParallel trains it
-    divides_sequences: bool = False
-    # ZeRO's stage, 2 or 3: ranks divide gradients, or also weights; strategies.Sharded trains it
-    stage: int = 0
+    # What this rank holds of the whole model, and with which ranks (holding.py); None: all of it
+    holding: Holding | None = None
     # Whether `measure` is collective, so that all ranks must be given every batch, also with their
     # share of it empty
     measures_together: bool = False
@@ -213,11 +212,10 @@ class Replica:
     def save(self, path: Path | str) -> None:
         """Write the trained model to a file, whose name ends as `saved_as` says.
 
-        Here: one array per segment, by its name, as numpy.load reads them.
+        Here: one array per segment, by its name, as numpy.load reads them. A replica whose
+        `holding` is a part of a model is also given `parameters`, those of the whole model.
         """
-        arrays = {one.name: one.of(self.parameters) for one in self.segments}
-        with written(self, path) as part:
-            np.savez(part, **arrays)
+        save_arrays(self, path, self.segments, self.parameters)
 
     def own_optimizer(self, given: Any = None) -> Brought | None:
         """The optimizer that the model was compiled with, or `given`, one of the same library.
@@ -238,19 +236,6 @@ class Replica:
 
         Strategies call it after each update, on workers and masters.
         """
-
-    @property
-    def whole_segments(self) -> tuple[Segment, ...]:
-        """The segments of the whole model, where this replica is a part of it."""
-        return self.segments
-
-    @property
-    def whole_size(self) -> int:
-        """Elements of the whole model's vectors."""
-        return self.parameters.size
-
-    def collect(self) -> None:
-        """Before `save`, on all ranks: gather what rank 0 does not hold."""
 
     @property
     def gradient_is_finite(self) -> bool:
@@ -354,8 +339,8 @@ def _of_inner(name: str) -> property:
 
 for _name in (
     *Replica.__annotations__, "gradient_is_finite", "compute_gradient", "evaluate", "measure",
-    "metrics_of", "try_out", "whole_segments", "whole_size", "collect", "predict", "save", "place",
-    "use_team", "swap", "constrain", "own_optimizer",
+    "metrics_of", "try_out", "predict", "save", "place", "use_team", "swap", "constrain",
+    "own_optimizer",
 ):  # fmt: skip
     setattr(Around, _name, _of_inner(_name))
 
@@ -380,6 +365,14 @@ def written(replica: Replica, path: Path | str) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def save_arrays(
+    replica: Replica, path: Path | str, segments: Iterable[Segment], parameters: np.ndarray
+) -> None:
+    """Write one array per segment, by its name, as numpy.load reads them."""
+    with written(replica, path) as part:
+        np.savez(part, **{one.name: one.of(parameters) for one in segments})
 
 
 def check_place(replica: Replica, parameters: np.ndarray, gradient: np.ndarray) -> None:

@@ -242,10 +242,10 @@ def check_strategy(dataset: Dataset, strategy: Any, with_master: bool) -> None:
             f"'{dataset.name}' are a stream: use strategy 'synchronous', or data in arrays or HDF5 "
             "files"
         )
-    if streams and (strategy.takes_parts or strategy.sharers is not strategy.team):
-        instead = "shard 1, or data" if strategy.takes_parts else "data"
+    if streams and strategy.holding.words:
+        instead = "shard 1, or data" if strategy.holding.stage else "data"
         raise ValueError(
-            f"{type(strategy).__name__} needs samples by number, and data '{dataset.name}' are a "
+            f"{strategy.name}: this needs samples by number, and data '{dataset.name}' are a "
             f"stream: use {instead} in arrays or HDF5 files"
         )
     if dataset.validation is None and with_master:

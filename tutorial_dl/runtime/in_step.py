@@ -40,8 +40,7 @@ class InStepLoop(Loop):
         del run.history.epochs[-epochs:]
         for player in run.players:
             player.strategy.resume()
-        whole = run.replica.whole_size == run.replica.parameters.size
-        agree_on_callbacks(run.team, run.callbacks, whole)
+        agree_on_callbacks(run.team, run.callbacks, run.strategy.holding.complete)
 
     def load(self) -> bool:
         return self.run.saving.read()

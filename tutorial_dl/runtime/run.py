@@ -114,6 +114,7 @@ class Run:
             raise ValueError(f"several players need different names, got {names}")
         for player in self.players:
             player.strategy.join(player.team)
+            player.strategy.take(player.replica)
             if player.strategy.team is not player.team or not self._fits(player.team):
                 raise ValueError(
                     "a run, its players and their strategies must have the same team, or with "
@@ -169,9 +170,9 @@ class Run:
 
     def settings(self) -> dict[str, float]:
         """The settings that must be equal on all ranks, and in a resumed run."""
-        others = {f"parameters of {p.name}": p.replica.whole_size for p in self.players[1:]}
+        others = {f"parameters of {p.name}": p.strategy.holding.size for p in self.players[1:]}
         return {
-            "parameters": self.replica.whole_size,
+            "parameters": self.strategy.holding.size,
             **others,
             **sizes(self.dataset, self.batch_size),
             **({"ranks": self.team.size} if self.strategy.updates_a_step > 1 else {}),
@@ -324,13 +325,15 @@ class Run:
 
         Ranks in step call it together; with a master, rank 0 may call it alone.
         """
-        optimizer = ()
-        self.replica.collect()
+        holding, more, parameters = self.strategy.holding, (), {}
         if self.replica.saves_optimizer:
             found = self.strategy.trained_by()
-            optimizer = (found._replace(schedule=self.schedule, clip_norm=self.clip_norm),)
+            more = (found._replace(schedule=self.schedule, clip_norm=self.clip_norm),)
+        if not holding.complete:
+            size = holding.size if self.team.rank == 0 else 0
+            parameters["parameters"] = holding.joined(self.replica.parameters, 0, size)
         if self.team.rank == 0:
-            self.replica.save(path, *optimizer)
+            self.replica.save(path, *more, **parameters)
 
     def stop(self, why: str) -> None:
         """Make this epoch the last one."""

@@ -19,19 +19,22 @@ from ..config import STRATEGIES, check_strategy
 # The class of each strategy; the file has the strategy's name.
 NAMES = {name: name.title().replace("_", "") for name in STRATEGIES}
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
+_find, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=[
-        "base", "center", "context_parallel", "kernels", "loss_scale", "pipelined", "rule",
-        "scripted", "sharded", "tensor_parallel",
-    ],
+    submodules=["base", "center", "kernels", "loss_scale", "rule", "scripted"],
     submod_attrs={file: [kind] for file, kind in NAMES.items()}
-    | {
-        "context_parallel": ["ContextParallel"], "pipelined": ["Pipelined"], "rule": ["Rule"],
-        "scripted": ["Scripted"], "sharded": ["Sharded"], "tensor_parallel": ["TensorParallel"],
-    },
-)  # fmt: skip
+    | {"rule": ["Rule"], "scripted": ["Scripted"]},
+)
 __all__ += ["NAMES", "get"]
+
+
+def __getattr__(name: str):
+    if name in ("Sharded", "Pipelined", "TensorParallel", "ContextParallel"):
+        raise ImportError(
+            f"strategies.{name} is gone: a replica knows which parts its rank holds, so write "
+            "Trainer(replica, data), which is strategy 'synchronous'"
+        )
+    return _find(name)
 
 
 def get(name: str, team=None, **options):
@@ -42,4 +45,4 @@ def get(name: str, team=None, **options):
     """
     check_strategy(name, options)
     given = {n: v for n, v in options.items() if v is not None and v is not False}
-    return __getattr__(NAMES[name])(team=team, **given)
+    return _find(NAMES[name])(team=team, **given)

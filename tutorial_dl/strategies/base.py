@@ -3,6 +3,7 @@ the same model. Strategies with a master derive from Rule (rule.py).
 """
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from numba_kernels.optimizers import Optimizer
 from numba_kernels.spans import span
 
 from ..replica.base import Batch, Replica, TrainedBy, finite_gradient
+from ..replica.consistency import check_same_weights
+from ..replica.holding import Holding
 
 
 class Strategy:
@@ -27,9 +30,7 @@ class Strategy:
     shares_batches = True  # whether several ranks compute parts of each batch
     two_steps = False  # whether an allreduce of the whole gradient comes before the update
     one_copy = False  # whether the ranks of a node use one copy of the weights
-    first = 0  # where this rank's vectors begin in those of the whole model
-    takes_parts = False  # whether ranks may share batches, and yet hold parts of the model
-    saved_as: str | None = None  # by which name checkpoints know it; None: its class's
+    holding: Holding | None = None  # what this rank holds of the model, once it is known (`take`)
     _team = None
 
     def __init__(self, team=None):
@@ -57,31 +58,28 @@ class Strategy:
 
     @property
     def copies(self):
-        """The ranks that hold what this rank holds: by default, all."""
-        return self.team
+        """The ranks that hold what this rank holds."""
+        return self.holding.copies if self.holding else self.team
 
     @property
     def sharers(self):
-        """The ranks among which the samples of each batch are divided: by default, `copies`."""
-        return self.copies
-
-    def slices(self, n: int) -> list[tuple[int, int]]:
-        """[first, last) of the vectors, of `n` elements, that each rank writes to checkpoints."""
-        return [self.team.slice_of(n, rank) for rank in range(self.team.size)]
-
-    def to_checkpoint(self, vector: np.ndarray) -> np.ndarray:
-        """What this rank writes of a vector like the replica's, equal on all copies. Collective."""
-        return vector[slice(*self.copies.slice_of(vector.size))]
-
-    def from_checkpoint(self, saved, name: str, n: int) -> np.ndarray:
-        """The reverse: this rank's vector, of n elements, from a checkpoint's Snapshot."""
-        return saved.vector(name, self.first, self.first + n)
+        """The ranks among which the samples of each batch are divided."""
+        return self.holding.sharers if self.holding else self.team
 
     def check_team(self, team) -> None:
         """Raise ValueError if this strategy can't train on the ranks of `team`."""
 
-    def check_replica(self, replica: Replica) -> None:
-        """Raise ValueError if this strategy can't train this replica."""
+    def take(self, replica: Replica) -> None:
+        """Before training: find out what this rank holds of the model; the others do likewise.
+
+        Raises ValueError if this strategy can't train this replica.
+        """
+        if replica.holding is not None:
+            raise ValueError(
+                f"strategy {self.name!r} takes whole models and samples, and here ranks have parts "
+                f"of them ({replica.holding.words}): use strategy 'synchronous'"
+            )
+        self.holding = Holding.of_all(replica.segments, replica.parameters.size, self.team)
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Raise ValueError if this strategy can't train with `optimizer`."""
@@ -115,16 +113,23 @@ class Strategy:
 
         With `correct_momentum` the velocity is scaled too, see `Optimizer.at_rate`.
         """
-        if rate != self.optimizer.learning_rate:
-            state = self.state if correct_momentum else None
-            self.optimizer = self.optimizer.at_rate(rate, state)
+        before = self.optimizer
+        if rate != before.learning_rate:
+            for state in self.states if correct_momentum else ():
+                before.at_rate(rate, state)  # scales its velocity
+            self.optimizer = before.at_rate(rate)
+
+    @property
+    def states(self) -> list:
+        """The optimizer's states on this rank: one, or none, or one for each part of a model."""
+        return [] if self.state is None else [self.state]
 
 
 class OneModel(Strategy):
     """Base class: what InStepLoop asks for, loss scaling, and the contents of a checkpoint.
 
     After `attach`, a subclass has `replica` and `update`. `update` does the last part of a step; it
-    has the `optimizer`, its `state`, and `mine`, the slice of the parameters that `state` covers.
+    has the `optimizer`, its `state`, and `mine`, the slice of the gradient that `state` covers.
     All ranks call each method, and `step` equally often.
     """
 
@@ -150,7 +155,11 @@ class OneModel(Strategy):
 
     def end(self, loss: float, samples: int) -> tuple[float, int]:
         """The other part, from what `begin` returned: reduce and update; returns as `step` does."""
-        return self.skipped(loss, samples) or self.constrained(self.update(loss, samples))
+        if (skipped := self.skipped(loss, samples)) is not None:
+            return skipped
+        loss, samples = self.constrained(self.update(loss, samples))
+        # Ranks that compute a sample together have counted it once each.
+        return loss, samples * self.sharers.size // self.copies.size
 
     def post(self, loss: float, samples: int) -> tuple[float, int] | None:
         """Begin what `end` does, and go on: see `Step.post`. Returns as `skipped` does."""
@@ -188,7 +197,8 @@ class OneModel(Strategy):
         self.loss_scale.update(finite=not overflows)
         if not overflows:
             return None
-        return (float(loss / samples) if samples else 0.0), int(samples)
+        once = int(samples) * self.sharers.size // self.team.size
+        return (float(loss / samples) if samples else 0.0), once
 
     def constrained(self, done: tuple[float, int]) -> tuple[float, int]:
         """After an update: keep the weights within the model's constraints; returns `done`."""
@@ -197,28 +207,43 @@ class OneModel(Strategy):
         return done
 
     state = property(lambda self: self.update.state)
+    states = property(lambda self: getattr(self.update, "states", [self.state]))
     optimizer = property(
         lambda self: self.update.optimizer, lambda self, one: setattr(self.update, "optimizer", one)
     )
 
     def trained_by(self) -> TrainedBy:
-        n, mine, slots = self.replica.parameters.size, self.update.mine, self.state.slots
-        if mine != slice(0, n):
+        holding, slots = self.holding.gradient or self.holding, self.state.slots
+        if not (holding.complete and self.update.mine == slice(0, holding.size)):
             # Only rank 0 holds the whole state; the others need one vector at a time.
-            first = self.team.rank == 0
-            whole = np.empty((len(slots) if first else 1, n), slots.dtype)
-            for number, part in enumerate(slots):
-                row = whole[number if first else 0]
-                row[:] = 0
-                row[mine] = part
-                self.team.allreduce(row, "sum")  # of slices that do not overlap
-            slots = whole
+            size = holding.size if self.team.rank == 0 else 0
+            slots = np.empty((self.optimizer.slots, size), self.replica.parameters.dtype)
+            for whole, row in zip(slots, self._rows(), strict=True):
+                whole[:] = holding.joined(row, 0, size)
         return TrainedBy(self.optimizer, slots, self.state.step)
 
+    def _rows(self) -> Iterator[np.ndarray]:
+        """The optimizer's running averages, one after the other, for all of this rank's gradient.
+
+        Collective over `copies`.
+        """
+        if self.holding.stage:
+            yield from self.update.rows()
+            return
+        n, mine, slots = self.replica.gradient.size, self.update.mine, self.state.slots
+        for part in slots:
+            if mine == slice(0, n):
+                yield part
+                continue
+            row = np.zeros(n, slots.dtype)
+            row[mine] = part
+            self.copies.allreduce(row)  # of slices that do not overlap
+            yield row
+
     def share_state(self) -> None:
-        """Give all ranks the statistics of rank 0. Collective."""
+        """Give all copies the statistics of the first one. Collective."""
         if self.replica.state.size:
-            self.replica.state = self.team.broadcast(self.replica.state.copy())
+            self.replica.state = self.copies.broadcast(self.replica.state.copy())
         self._seen = 0
 
     def average_state(self) -> None:
@@ -233,42 +258,61 @@ class OneModel(Strategy):
         self._seen = 0
 
     def settle(self) -> None:
-        """Wait until no rank changes the weights any more, before they are read. Collective."""
+        """Wait until no rank changes the weights any more, before they are read. Collective.
 
-    # Checkpoints: vectors that are equal on all ranks are written in slices, one slice per rank;
-    # what differs is written whole by each rank
+        Raises DriftError unless ranks that hold parts of layers agree on what is not cut.
+        """
+        if self.holding.tensor is not None:
+            check_same_weights(self.holding.tensor, Alike(self.replica.parameters, self.holding))
+
+    # Checkpoints have the vectors of the whole model, a stretch from each rank; each rank writes
+    # all of what differs between ranks
 
     def save(self) -> tuple[dict, dict, dict]:
-        """(values, vectors, own): numbers, slices of common vectors, what only this rank has."""
-        n, update = self.replica.parameters.size, self.update
-        first, last = self.copies.slice_of(n)
-        low = first - update.mine.start
+        """(values, vectors, own): numbers, stretches of vectors, what only this rank has."""
+        holding, state = self.holding, self.state
+        first, last = self.team.slice_of(holding.size)
+        slots = holding.gradient or holding
+        if slots.complete:  # each rank has the state of its stretch
+            low = first - self.update.mine.start
+            rows = state.slots[:, low : low + last - first]
+        else:
+            rows = np.empty((self.optimizer.slots, last - first), self.replica.parameters.dtype)
+            for row, part in zip(rows, self._rows(), strict=True):
+                row[:] = slots.joined(part, first, last)
         vectors = {
-            "parameters": self.replica.parameters[first:last],
-            "slots": update.state.slots[:, low : low + last - first],
-        }
+            "parameters": holding.joined(self.replica.parameters, first, last), "slots": rows
+        }  # fmt: skip
         own = {"state": self.replica.state, "seen": np.array([self._seen])}
-        values = {"updates": update.state.step, "rate": update.optimizer.learning_rate}
+        values = {"updates": state.step, "rate": self.optimizer.learning_rate}
         if self.loss_scale is not None:
             values["loss_scale"] = self.loss_scale.values
         return values, vectors, own
 
     def restore(self, saved) -> None:
-        """Continue from a Snapshot (checkpoint/format.py), also one of more or fewer ranks."""
-        update, first = self.update, self.first
-        last = first + self.replica.parameters.size
-        self.replica.parameters[:] = saved.vector("parameters", first, last)
-        mine = first + update.mine.start, first + update.mine.stop
-        update.state.slots[:] = saved.vector("slots", *mine)
+        """Continue from a Snapshot (checkpoint/format.py), also one of other ranks and parts."""
+        holding, update, state = self.holding, self.update, self.state
         values = saved.values["strategy"]
-        update.state.step = values["updates"]
+        holding.take(lambda *part: saved.vector("parameters", *part), self.replica.parameters)
+        slots = holding.gradient or holding
+        if slots.complete:
+            state.slots[:] = saved.vector("slots", update.mine.start, update.mine.stop)
+        else:
+            like = self.replica.gradient
+            rows = np.zeros((self.optimizer.slots, like.size), like.dtype)
+            slots.take(lambda *part: saved.vector("slots", *part), rows)
+            if holding.stage:
+                update.take_rows(rows, values["updates"])
+            else:
+                state.slots[:] = rows[:, update.mine]
+        state.step = values["updates"]
         self.restore_numbers(values)
         self.restore_state(saved)
 
     def restore_state(self, saved) -> None:
         """The part of `restore` that reads what is not optimised."""
         seen = [int(saved.own("seen", rank)[0]) for rank in range(saved.ranks)]
-        if saved.ranks == self.team.size:
+        if saved.ranks == self.team.size and self.is_cut_as(saved):
             state, self._seen = saved.own("state", self.team.rank), seen[self.team.rank]
         else:  # average as `average_state` would have done at that time
             states = [saved.own("state", rank).astype(np.float64) for rank in range(saved.ranks)]
@@ -277,7 +321,19 @@ class OneModel(Strategy):
         if self.replica.state.size:
             self.replica.state = state.astype(self.replica.state.dtype)
 
+    def is_cut_as(self, saved) -> bool:
+        """Whether as many ranks computed each sample together when a checkpoint was written."""
+        return saved.values.get("computing_a_sample", 1) == self.team.size // self.sharers.size
+
     def restore_numbers(self, values: dict) -> None:
         self.set_rate(values["rate"], correct_momentum=False)  # that of the saved velocity
         if self.loss_scale is not None and "loss_scale" in values:
             self.loss_scale.values = values["loss_scale"]
+
+
+class Alike:
+    """What `check_same_weights` compares: the parts that all ranks of `holding.tensor` have."""
+
+    def __init__(self, parameters: np.ndarray, holding: Holding) -> None:
+        self.parameters = parameters
+        self.segments = [part.here for part in holding.mine if part.alike]

@@ -43,6 +43,7 @@ class Hogwild(OneModel):
                 "strategy 'hogwild' can't keep a model's constraints, as ranks write at any "
                 "time; 'synchronous' and 'downpour' keep them"
             )
+        self.take(replica)
         self.replica, self.clip_norm = replica, clip_norm
         n, dtype = replica.parameters.size, replica.parameters.dtype
         self.team.broadcast(replica.parameters)

@@ -34,9 +34,12 @@ class Serial(OneModel):
         pass  # it takes all of them
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
+        self.take(replica)
         self.replica = replica
         if optimizer.undivided:
-            self.update = TwoSteps(self.team, replica, optimizer, "auto", clip_norm, None)
+            self.update = TwoSteps(
+                self.team, replica, optimizer, "auto", clip_norm, None, self.holding
+            )
             return
         self.update = Step(  # with one rank there is nothing to reduce: only the update is left
             self.team, optimizer, replica.parameters, replica.gradient, replica.segments, clip_norm

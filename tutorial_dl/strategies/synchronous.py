@@ -8,12 +8,25 @@ Weighting by s_i makes it exact: p ranks do what one process would do with the w
 p does not divide the batch. Chen et al., arXiv 1604.00981; Goyal et al., arXiv 1706.02677. This is
 what PyTorch's DistributedDataParallel (DDP) and Horovod do. By default each rank keeps and updates
 1/p of the optimizer's state, as in ZeRO stage 1 (ZeRO-1, arXiv 1910.02054).
+
+Ranks may have parts of the model, or of each sequence (replica/holding.py); the rule is the same:
+
+    pipeline, tensor   the average is over the ranks that hold the same part
+    context            over all ranks: all positions count alike and parts are equal, so it is the
+                       average over positions. Only the samples are divided among fewer ranks.
+    ZeRO 2 and 3       the replica reduces each layer's gradient as soon as it is complete; each
+                       rank updates its slices
+
+Only clipping needs a number from all parts: the norm of the whole model's gradient.
 """
+
+import math
 
 import numpy as np
 
 from numba_kernels import compression as methods
-from numba_kernels.optimizers import Optimizer, clip_by_norm
+from numba_kernels.optimizers import Optimizer
+from numba_kernels.optimizers.clipping import clip_factor
 from numba_kernels.shared.window import aligned
 from numba_kernels.spans import span
 from numba_kernels.step.step import Step
@@ -43,7 +56,7 @@ class Synchronous(OneModel):
             compression only costs time.
         shard: the stage of ZeRO (model_parallel/zero.py). 1 divides the optimizer's state among the
             ranks; 0 does not, which is slower, and takes algorithm "auto" in place of "fused".
-            Stages 2 and 3 need a model that is computed layer by layer: see Sharded.
+            For stages 2 and 3, train a model_parallel.ShardedReplica.
     """
 
     def __init__(
@@ -57,8 +70,8 @@ class Synchronous(OneModel):
         check_shard(shard, one_copy)
         if shard > 1:
             raise ValueError(
-                f"shard {shard} needs a model that is computed layer by layer: use "
-                f"strategies.Sharded(team) with model_parallel.ShardedReplica(model, team, {shard})"
+                f"shard {shard} needs a model that is computed layer by layer: train "
+                f"model_parallel.ShardedReplica(model, team, {shard}), and leave shard out"
             )
         if shard == 0 and algorithm == "fused":
             algorithm = "auto"
@@ -73,52 +86,118 @@ class Synchronous(OneModel):
         super().__init__(team)
         self.algorithm, self.one_copy = algorithm, one_copy
 
+    @property
+    def name(self) -> str:
+        return (self.holding.words if self.holding else "") or super().name
+
+    def take(self, replica: Replica) -> None:
+        holding = replica.holding
+        if holding is None:
+            super().take(replica)
+            return
+        if holding.team is not self.team:
+            raise ValueError(
+                f"the replica ({holding.words}) and the strategy must have the same team"
+            )
+        shares_sequences = holding.copies.size > holding.sharers.size
+        if shares_sequences and isinstance(self.compression, methods.Adasum):
+            raise ValueError(
+                "adasum does not fit context parallelism: gradients of parts of one sequence are "
+                "not those of independent batches"
+            )
+        if (holding.stage or not holding.complete) and (self.two_steps or self.one_copy):
+            raise ValueError(
+                f"{holding.words}: leave out algorithm, one_copy, compression and shard 0, which "
+                "need the whole model on each rank"
+            )
+        self.holding = holding
+
     def check_optimizer(self, optimizer: Optimizer) -> None:
         if optimizer.undivided and self.one_copy:
             raise ValueError(f"one_copy does not fit {optimizer.in_words}, leave it out")
+        holding = self.holding
+        if holding is None or (holding.complete and not holding.stage):
+            return
+        if optimizer.undivided:
+            raise ValueError(
+                f"{holding.words}: this needs an optimizer with a kernel, got "
+                f"{optimizer.in_words}: choose one with --optimizer"
+            )
+        if optimizer.layered and holding.tensor is not None:
+            raise ValueError(
+                f"{optimizer.in_words} needs norms of whole layers, of which each rank has a part: "
+                "use a rule such as sgd or adam"
+            )
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
-        """Give every rank the weights of rank 0, and move both vectors into the shared window."""
+        """Give every copy the weights of the first, and move both vectors into shared memory."""
         if self.one_copy and replica.constrained:
             raise ValueError("one_copy does not fit a model with constraints, leave it out")
+        self.take(replica)
         self.check_optimizer(optimizer)
-        self.replica, two_steps = replica, self.two_steps or optimizer.undivided
+        self.replica, self._options = replica, {}
+        if self.holding.stage:
+            self.update = replica.update_by(optimizer, clip_norm)
+            self.share_state()
+            return
+        copies, cut = self.copies, not self.holding.complete
+        two_steps = self.two_steps or optimizer.undivided or (cut and clip_norm is not None)
         n, dtype = replica.parameters.size, replica.parameters.dtype
-        self.team.broadcast(replica.parameters)
+        copies.broadcast(replica.parameters)
         # Weights lie in the shared window only if other ranks write to them. One vector after the
         # other: the first move frees its old memory before the second needs memory.
-        if two_steps:
-            weights = aligned(n, dtype)
-        else:
-            weights = self.team.empty(n, dtype, common=self.one_copy)
+        weights = aligned(n, dtype) if two_steps else copies.empty(n, dtype, common=self.one_copy)
         replica.place(weights, replica.gradient)
-        replica.place(replica.parameters, self.team.empty(n, dtype))
+        replica.place(replica.parameters, copies.empty(n, dtype))
         self.share_state()
         if two_steps:
             algorithm = "auto" if self.algorithm == "fused" else self.algorithm
             self.update = TwoSteps(
-                self.team, replica, optimizer, algorithm, clip_norm, self.compression
+                copies, replica, optimizer, algorithm, clip_norm, self.compression, self.holding
             )
         else:
             self.update = Step(
-                self.team, optimizer, replica.parameters, replica.gradient, replica.segments,
-                clip_norm,
-            )  # fmt: skip
-
+                copies, optimizer, replica.parameters, replica.gradient, replica.segments, clip_norm
+            )
         # The part that no other rank reads need not be copied to memory that they can read.
-        apart = self.update.takes_own and replica.keeps_apart
-        self._options = {"apart": self.team.slice_of(n)} if apart else {}
-
-    def update_by(self, update) -> None:
-        """After `attach`: make updates in another way, from a gradient that lies in one vector."""
-        self.update, self._options = update, {}
+        if self.update.takes_own and replica.keeps_apart:
+            self._options = {"apart": copies.slice_of(n)}
 
     def resume(self) -> None:
-        """After a failure: give every rank the state of rank 0. Collective."""
+        """After a failure: give all copies the state of the first one. Collective.
+
+        What ranks of different copies hold may differ by one update, as stages of a pipeline may;
+        what ranks of a tensor group hold alike is made equal.
+        """
+        holding = self.holding
+        holding.recover()
         self.update.resume()
         if self.loss_scale is not None and self.team.size > 1:
             self.loss_scale.values = self.team.broadcast(np.array(self.loss_scale.values))
         self.share_state()
+        seeds = self.replica.random
+        if seeds is not None and seeds.size:
+            # Some may have drawn the masks of a step that others have not made. It will be made
+            # again, so the lowest counters are right.
+            for team in holding.together:
+                if team.size > 1:
+                    self.replica.random = team.allreduce(np.array(self.replica.random), "min")
+        if holding.tensor is not None and holding.tensor.size > 1:
+            self._share_alike(holding.tensor)
+
+    def _share_alike(self, team: Team) -> None:
+        """Give the ranks of a tensor group what the first of them holds alike. Collective."""
+        replica, state, mine = self.replica, self.state, self.update.mine
+        alike = self.holding.alike(replica.parameters.size)
+        if replica.state.size:
+            replica.state = team.broadcast(np.array(replica.state))
+        for vector, same in (
+            (replica.parameters, alike), *((row, alike[mine]) for row in state.slots)
+        ):  # fmt: skip
+            vector[same] = team.broadcast(vector[same])
+        state.step = int(team.broadcast(np.array([state.step]))[0])
+        rate = team.broadcast(np.array([self.optimizer.learning_rate], np.float64))[0]
+        self.optimizer = self.optimizer.at_rate(float(rate))
 
     def begin(self, batch: Batch) -> tuple[float, int]:
         with span("gradient"):
@@ -151,16 +230,17 @@ class TwoSteps:
     """The update of the textbook (as in DDP): allreduce the gradients, then update.
 
     Every rank holds the whole optimizer state and does the whole update. Compression, which needs
-    the whole gradient, fits between the two steps; so do optimizers that Keras applies. The
-    arguments are those of `Synchronous`.
+    the whole gradient, fits between the two steps; so do optimizers that Keras applies. `team` are
+    the copies of what this rank holds; the other arguments are those of `Synchronous`.
     """
 
     takes_own = False  # the gradient must lie in one vector (see Step.takes_own)
 
-    def __init__(self, team, replica, optimizer, algorithm, clip_norm, compression):
+    def __init__(self, team, replica, optimizer, algorithm, clip_norm, compression, holding):
         n, dtype = replica.parameters.size, replica.parameters.dtype
         self.team, self.replica, self.optimizer = team, replica, optimizer
         self.algorithm, self.clip_norm, self.compression = algorithm, clip_norm, compression
+        self.holding = holding
         self.state = optimizer.init(n, dtype, replica.segments)
         self.mine = slice(0, n)  # the parameters that `state` covers
         if compression is not None:
@@ -186,7 +266,11 @@ class TwoSteps:
         return (float(loss / total) if total else 0.0), int(total)
 
     def clip(self, gradient: np.ndarray) -> None:
-        clip_by_norm(gradient, self.clip_norm)
+        """Scale a gradient down to `clip_norm`, by the norm over the whole model."""
+        squares = np.array([self.holding.squares(gradient)])
+        if not self.holding.complete and self.holding.model.size > 1:
+            self.holding.model.allreduce(squares)
+        gradient *= gradient.dtype.type(clip_factor(math.sqrt(squares[0]), self.clip_norm))
 
     def resume(self) -> None:
         """After a failure: give all ranks the weights and state of rank 0. Collective."""

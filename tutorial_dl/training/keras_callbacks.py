@@ -61,8 +61,8 @@ class KerasCallback(Callback):
                 "keras.callbacks.ModelCheckpoint would write the model of rank 0's part: use "
                 "callbacks.SaveBest, or Trainer(checkpoint=FOLDER)"
             )
-        if trainer.replica.stage:
-            self._check_shards(trainer.replica.stage)
+        if stage := trainer.strategy.holding.stage:
+            self._check_shards(stage)
         with_master = bool(trainer.layout.masters)
         if self.kind in CHANGE_RATES and (with_master or trainer.schedule is not None):
             why = "a learning rate schedule" if trainer.schedule is not None else "a master"

@@ -116,7 +116,7 @@ def about_run(trainer) -> dict[str, Any]:
         "git": git_state(),
         "strategy": trainer.strategy.name,
         "ranks": trainer.team.size,
-        "parameters": sum(one.size for one in trainer.replica.whole_segments),
+        "parameters": sum(one.size for one in trainer.strategy.holding.whole),
     }
 
 

@@ -45,7 +45,7 @@ def choose(replica: Replica, strategy: Strategy, asked: Any = None) -> Choice:
     try:
         strategy.check_optimizer(found.optimizer)
     except ValueError as error:
-        if asked is not None or strategy.takes_parts:
+        if asked is not None or (strategy.holding and strategy.holding.stage):
             raise
         default = optimizers.get(strategy.default_optimizer)
         used = f"{default.in_words}, learning rate {default.learning_rate:g}"

@@ -63,15 +63,15 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica, dataset=None
         raise ValueError(f"{asked[0]} is for a GAN, such as digits-gan; got model {data.model!r}")
     replica = adapt(made)
     layout = layout_of(config, team.size)
+    its_options = config.strategy_options()
     if cut_over(config):
-        replica, strategy = cut(config, team, replica, dataset)
+        replica = cut(config, team, replica, dataset)
     elif shard > 1:
         from ..model_parallel import ShardedReplica
 
-        replica, strategy = ShardedReplica(replica, team, shard), strategies.Sharded(team)
-    else:
-        name, its_options = config.strategy.strategy, config.strategy_options()
-        strategy = strategies.get(name, team, **its_options, layout=layout)
+        replica = ShardedReplica(replica, team, its_options.pop("shard"))
+    strategy = strategies.get(config.strategy.strategy, team, **its_options, layout=layout)
+    strategy.take(replica)
     choice = optimizer_of(config, replica, strategy)
     choice.tell(team)
     options, size = config.values(), data.batch_size
@@ -98,27 +98,24 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica, dataset=None
 
 
 def cut(config: RunConfig, team, replica, dataset):
-    """(This rank's part of the model or of sequences, the strategy that trains it). Collective."""
+    """This rank's part of the model or of sequences. Collective."""
     from ..model_parallel import Grid, PipelinedReplica
 
-    asked, tensor = config.pipeline, config.tensor.tensor
+    asked, tensor, context = config.pipeline, config.tensor.tensor, config.context.context
     flag = f"--{next(iter(cut_over(config)))}"
     if isinstance(dataset.train, datasets.Stream):
         raise ValueError(f"{flag} needs samples by number, and data '{dataset.name}' are a stream")
     if asked.pipeline is not None and getattr(dataset.train, "weights", None) is not None:
         raise ValueError("--pipeline takes no weights of samples: leave them out")
-    grid = Grid(team, asked.pipeline or 1, tensor or 1, config.context.context or 1)
-    kind = strategies.Pipelined
+    grid = Grid(team, asked.pipeline or 1, tensor or 1, context or 1)
     if tensor is not None:
-        replica, kind = tensor_parallel(config, grid, replica), strategies.TensorParallel
-    elif config.context.context is not None:
+        replica = tensor_parallel(config, grid, replica)
+    elif context is not None:
         replica = context_parallel(config, grid, replica)
-        if asked.pipeline is None:
-            return replica, strategies.ContextParallel(grid, **config.strategy_options())
     if asked.pipeline is None:
-        return replica, kind(grid)
+        return replica
     size = max(1, config.data.batch_size // (asked.micro_batches or 2 * asked.pipeline))
-    part = PipelinedReplica(
+    return PipelinedReplica(
         replica,
         grid,
         asked.pipeline_schedule,
@@ -128,7 +125,6 @@ def cut(config: RunConfig, team, replica, dataset):
         sample=dataset.train.take(slice(0, size))[0],
         recompute=asked.recompute,
     )
-    return part, kind(grid)
 
 
 def cut_over(config: RunConfig) -> dict[str, int]:

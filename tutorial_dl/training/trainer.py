@@ -155,9 +155,11 @@ class Trainer:
     ):
         if isinstance(strategy, str):
             strategy = strategies.get(strategy)
-        strategy.join(team)
-        team, replica = strategy.team, replicas.of(model)
-        if accumulate != 1 and replica.stage:
+        replica = replicas.of(model)
+        strategy.join(replica.holding.team if replica.holding and team is None else team)
+        team = strategy.team
+        strategy.take(replica)
+        if accumulate != 1 and strategy.holding.stage:
             replica.accumulate(accumulate)
         elif accumulate != 1:
             replica = Accumulating(replica, accumulate)
@@ -169,18 +171,6 @@ class Trainer:
             train = dataset.train
             weigh = Stream.weighted if isinstance(train, Stream) else by_class
             dataset = replace(dataset, train=weigh(train, class_weight))
-        whole = replica.whole_size == replica.parameters.size and not replica.stage
-        if not whole and not strategy.takes_parts and strategy.copies is strategy.team:
-            raise ValueError(
-                "this rank has a part of a model: train it with strategies.Sharded(team), "
-                "strategies.TensorParallel(grid) or strategies.Pipelined(grid)"
-            )
-        if replica.divides_sequences and strategy.sharers is strategy.team:
-            raise ValueError(
-                "this rank has a part of each sequence: train it with "
-                "strategies.ContextParallel(grid)"
-            )
-        strategy.check_replica(replica)
         choice = choose(replica, strategy, optimizer)
         choice.tell(team)
         optimizer, clip_norm = (
