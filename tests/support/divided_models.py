@@ -80,8 +80,7 @@ def fails_and_recovers(found, epochs: int) -> None:
 def same_training(found, serial, batch, near: float) -> None:
     """Equal histories, weights, state and outputs; `serial` is None but on rank 0. Collective."""
     outputs, ours = found.predict(batch[0]), found.replica.parameters
-    if (pieces := getattr(found.replica, "pieces", None)) is not None:
-        ours = pieces.joined(ours, 0, pieces.whole_size)
+    ours = found.strategy.holding.joined(ours, 0, found.strategy.holding.size)
     if serial is None:
         return
     for mine, theirs in zip(found.history.epochs, serial.history.epochs, strict=True):

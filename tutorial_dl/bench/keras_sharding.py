@@ -67,7 +67,7 @@ def made(team: Team, stage: int, keras, width: int, layers: int):
     if stage < 2:
         replica, strategy = replicas.of(model), strategies.Synchronous(team, shard=stage)
     else:
-        replica, strategy = ShardedReplica(model, team, stage), strategies.Sharded(team)
+        replica, strategy = ShardedReplica(model, team, stage), strategies.Synchronous(team)
     strategy.attach(replica, optimizers.get("adam"))
     return replica, strategy
 

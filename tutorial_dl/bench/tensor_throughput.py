@@ -48,7 +48,7 @@ def rows(seconds: float, full: bool) -> list[dict]:
     kinds = ("columns", "rows")
     rules = {f"dense_{i}": kinds[i % 2] for i in range(LAYERS)}
     part = KerasTensorReplica(network(), grid, rules)
-    together = strategies.TensorParallel(grid)
+    together = strategies.Synchronous(team)
     together.attach(part, Adam())
     work = {
         STEP: (partial(alone.step, batch), partial(together.step, batch)),

@@ -91,7 +91,7 @@ def loss_scale_of(given, replica: Replica) -> LossScale | None:
         given = "dynamic" if replica.computes_in_float16 else None
     if given is None:
         return None
-    if replica.loss_scale is None and replica.stage:
+    if replica.loss_scale is None and replica.holding and replica.holding.stage:
         raise ValueError(
             f"loss scale {given!r}: shard 2 and 3 compute in the precision of the weights, which "
             "needs none; use shard 1 with half precision"

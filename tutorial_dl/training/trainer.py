@@ -352,8 +352,8 @@ class Trainer:
             return data
         if self.strategy.sharers is not self.strategy.team:
             raise ValueError(
-                f"{type(self.strategy).__name__} needs samples by number, not a stream: use arrays "
-                "or HDF5 files"
+                f"{self.strategy.name}: this needs samples by number, not a stream: use arrays or "
+                "HDF5 files"
             )
         return opened(dataset_of(data), self.team).train
 

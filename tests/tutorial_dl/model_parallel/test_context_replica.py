@@ -2,14 +2,12 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from commands_on_ranks import told
 from divided_models import Fails, fails_and_recovers, options_of, same_commands
 
-from numba_kernels.allreduce.elementwise import bounds
 from numba_kernels.team.team import Team
 from tutorial_dl import Trainer, strategies
 from tutorial_dl.config import RunConfig
@@ -57,7 +55,7 @@ def divided(ranks, model=(), how=None, **options):
     """A Trainer whose sequences are divided; `how` are options of the strategy."""
     grid = Grid(Team(), context=ranks)
     replica = ContextReplica(whole(*model), grid)
-    strategy = strategies.ContextParallel(grid, **how or {})
+    strategy = strategies.Synchronous(grid.team, **how or {})
     return Trainer(replica, DATA, strategy, **HOW | options)
 
 
@@ -70,7 +68,7 @@ def in_stages(stages, ranks, model=(), how=None, **options):
     how = {"schedule": "1f1b", "micro_batches": 5, "layers": CUT} | (how or {})
     part = ContextReplica(whole(*model), grid)
     replica = PipelinedReplica(part, grid, sample=TOKENS[:3, :-1], **how)
-    return Trainer(replica, DATA, strategies.Pipelined(grid), **HOW | options)
+    return Trainer(replica, DATA, "synchronous", **HOW | options)
 
 
 def alone(epochs, model=(), strategy="serial", team=None, **options):
@@ -180,7 +178,7 @@ def first_gradient(found, case, near):
     assert sequences.sent - before == ring * block and samples == 12  # an attention per stage
     replica.random = random
     expected, _ = serial.compute_gradient(batch)
-    team = found.strategy.grid.context  # which gives the mean over all positions
+    team = found.replica.grid.context  # which gives the mean over all positions
     assert team.allreduce(np.array([loss]))[0] / 2 == pytest.approx(expected, rel=near)
     close(team.allreduce(replica.gradient.copy()) / 2, serial.gradient, found, near)
 
@@ -240,24 +238,8 @@ def refused_in_stages(grid):
     ):
         with pytest.raises(ValueError, match=why):
             PipelinedReplica(replica, other, sample=TOKENS[:3, :-1])
-    with pytest.raises(ValueError, match=r"cuts the model, too: use strategies.Pipelined\(grid\)"):
-        strategies.ContextParallel(grid)
     with pytest.raises(ValueError, match="a sequence of 11 positions can't be divided evenly"):
         PipelinedReplica(ContextReplica(whole(), grid), grid, sample=TOKENS[:3, :11])
-
-
-def test_ranks_write_all_of_a_model_each_its_part():
-    """D x S x C = 2 x 2 x 2, and stages of 5 and 8 weights: each has four copies."""
-    axes = {"data": 2, "pipeline": 2, "context": 2}
-    strategy = object.__new__(strategies.Pipelined)
-    strategy._team = SimpleNamespace(size=8)
-    strategy.grid = SimpleNamespace(axes=axes, copies=SimpleNamespace(size=4))
-    strategy.replica = SimpleNamespace(ends=[0, 5, 13])
-    found = strategy.slices(13)
-    # Ranks 0, 1, 4 and 5 have the first stage, and are so numbered among its copies.
-    assert [found[rank] for rank in (0, 1, 4, 5)] == [bounds(5, 4, copy) for copy in range(4)]
-    second = [bounds(8, 4, copy) for copy in range(4)]
-    assert [found[rank] for rank in (2, 3, 6, 7)] == [(5 + low, 5 + high) for low, high in second]
 
 
 def test_data_and_context_from_one_folder(on_ranks, tmp_path):
@@ -320,12 +302,9 @@ def masks_go_on(folder):
     found.fit(1)
     same(found, one)
     refused(found.replica.grid)
-    for replica, strategy, why in (
-        (found.replica, strategies.Synchronous(team), "train it with strategies.ContextParallel"),
-        (whole(), strategies.ContextParallel(found.strategy.grid), "got a TransformerReplica"),
-    ):
-        with pytest.raises(ValueError, match=why):
-            Trainer(replica, DATA, strategy, **HOW).fit(1)
+    strategy = strategies.Synchronous(found.team, compression="adasum")
+    with pytest.raises(ValueError, match="adasum does not fit context parallelism"):
+        Trainer(found.replica, DATA, strategy, **HOW)
 
 
 def refused(grid):
@@ -364,12 +343,12 @@ def test_ranks_that_share_samples_take_no_stream():
     grid = Grid(Team(), context=1)
     model = TransformerReplica(7, 8, 8, heads=2, blocks=1, seed=1)
     tokens = np.zeros((4, 8), np.int64)
-    found = ContextReplica(model, grid), (tokens, tokens), strategies.ContextParallel(grid)
+    found = ContextReplica(model, grid), (tokens, tokens), "synchronous"
     batches = stream(((tokens, tokens) for _ in range(2)), steps=2)
     with pytest.raises(ValueError, match=r"needs samples by number, and data .* are a stream"):
         Trainer(found[0], batches, found[2], progress=False)
     trainer = Trainer(*found, progress=False, batch_size=4)
-    with pytest.raises(ValueError, match="ContextParallel needs samples by number, not a stream"):
+    with pytest.raises(ValueError, match="this needs samples by number, not a stream"):
         trainer.evaluate(batches)
 
 

@@ -20,7 +20,7 @@ from keras_networks import keras, layers
 
 from numba_kernels import optimizers
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, data, model_parallel, models, replica, strategies
+from tutorial_dl import Trainer, data, model_parallel, models, replica
 from tutorial_dl.model_parallel import Grid, PipelinedReplica
 from tutorial_dl.training import callbacks
 
@@ -68,7 +68,7 @@ def trainers(build, grid, *optimizer, **options):
     def part(model):
         return model_parallel.KerasContextReplica(model, grid)
 
-    options, strategy = {"batch_size": 4} | options, strategies.ContextParallel(grid)
+    options, strategy = {"batch_size": 4} | options, "synchronous"
     return divided_models.trainers(build, part, strategy, *optimizer, **options)
 
 
@@ -141,7 +141,7 @@ def three(folder):
         for build in (gpt, full):
             found = trains(build, Grid(Team(), context=3), folder, 1e-12, **how)
             assert found.replica.dtype == np.float64
-            in_two_stages(build, found.strategy.grid)
+            in_two_stages(build, found.replica.grid)
 
 
 def in_two_stages(build, grid):
@@ -193,7 +193,7 @@ def together(folder):
     found.fit(1)
     grid = Grid(Team(), tensor=2, context=2)
     part = model_parallel.KerasTensorReplica(gpt()[0], grid)
-    strategy = strategies.TensorParallel(grid)
+    strategy = "synchronous"
     part.model.run_eagerly = True
     how = dict(optimizer=adam, learning_rate=0.01, progress=False, callbacks=[counts], **options)
     found = Trainer(part, found.run.dataset, strategy, **how)
@@ -222,7 +222,7 @@ def in_stages(found, serial, saved, how):
     part = model_parallel.KerasContextReplica(gpt()[0], grid)
     part = PipelinedReplica(part, grid, "1f1b", 3, layers=["block_1_norm_2"], sample=batch[0][:2])
     how["callbacks"] = [fails]
-    found = Trainer(part, found.run.dataset, strategies.Pipelined(grid), **how)
+    found = Trainer(part, found.run.dataset, "synchronous", **how)
     assert found.resume() and found.steps == 6
     found.fit(7)
     assert found.steps == 20

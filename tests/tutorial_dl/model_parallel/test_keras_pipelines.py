@@ -8,7 +8,7 @@ from divided_models import with_shared_weights
 from keras_networks import keras, layers
 
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, data, models, replica, strategies
+from tutorial_dl import Trainer, data, models, replica
 from tutorial_dl.model_parallel import Grid, PipelinedReplica
 
 pytestmark = pytest.mark.xdist_group("keras")
@@ -108,7 +108,7 @@ def trains(folder):
             alone.fit(10)  # of 2 updates, 7 and 6 samples
         grid = Grid(Team(), 2)
         part = PipelinedReplica(replica.of(model), grid, schedule, 3, sample=batch[0][:2])
-        found = Trainer(part, dataset, strategies.Pipelined(grid), **how)
+        found = Trainer(part, dataset, "synchronous", **how)
         found.fit(10)
         found.save(Path(folder, "whole.keras"))
         last = dict(found.history.last)

@@ -18,7 +18,7 @@ from keras_networks import keras, layers, tf
 
 from numba_kernels import optimizers
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, data, model_parallel, models, strategies
+from tutorial_dl import Trainer, data, model_parallel, models
 from tutorial_dl.config import RunConfig
 from tutorial_dl.model_parallel import Grid, PipelinedReplica
 from tutorial_dl.training.setup import prepare
@@ -82,7 +82,7 @@ def trainers(build, grid, *optimizer, **options):
         return model_parallel.KerasTensorReplica(model, grid, RULES[build], sequence=True)
 
     options = {"validate": False, "eager": True} | options
-    strategy = strategies.TensorParallel(grid)
+    strategy = "synchronous"
     return divided_models.trainers(build, part, strategy, *optimizer, **options)
 
 
@@ -102,7 +102,7 @@ def trains(build, grid, folder, near, **options):
     sums = replica.sums
     before = sums.forward, sums.backward, sums.gathers, sums.sent
     loss, _ = replica.compute_gradient(batch)
-    whole = replica.pieces.joined(replica.gradient, 0, replica.whole_size)
+    whole = replica.holding.joined(replica.gradient, 0, replica.holding.size)
     if serial is not None:
         assert serial.replica.compute_gradient(batch)[0] == pytest.approx(loss, rel=10 * near)
         expected = serial.replica.gradient
@@ -180,7 +180,7 @@ def together(folder):
     part = model_parallel.KerasTensorReplica(gpt()[0], grid, sequence=True)
     part = PipelinedReplica(part, grid, "1f1b", 3, layers=["block_1_norm_2"], sample=batch[0][:2])
     how = dict(optimizer=adam, learning_rate=0.01, progress=False, **options)
-    found = Trainer(part, found.run.dataset, strategies.TensorParallel(grid), **how)
+    found = Trainer(part, found.run.dataset, "synchronous", **how)
     assert found.resume() and len(found.history.epochs) == 2
     found.fit(1)
     found.save(f"{folder}/whole.keras")

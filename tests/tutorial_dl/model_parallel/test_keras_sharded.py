@@ -127,7 +127,7 @@ def trainer(build, stage, team, **options):
         strategy = strategies.Synchronous(team, shard=stage)
         model.run_eagerly = True  # a graph takes longer to make than a few steps
     else:
-        model, strategy = ShardedReplica(model, team, stage), strategies.Sharded(team)
+        model, strategy = ShardedReplica(model, team, stage), "synchronous"
     how = dict(optimizer="momentum", learning_rate=0.01, batch_size=6, progress=False)
     # Batches of 6, 6 and 1 sample; a rank measures its share in several batches
     return Trainer(model, dataset, strategy, validation_batch_size=3, **how | options), batch
@@ -174,7 +174,7 @@ def trains(build, stage, team, near, folder=None, serial=True, **options):
         assert int(loaded.optimizer.iterations) == 9
     found.fit(4)
     same(found, expected, batch[0], near)
-    held, n = found.replica.shards.held(), found.replica.whole_size
+    held, n = found.replica.shards.held(), found.strategy.holding.size
     item = found.replica.dtype.itemsize
     share = n * item / team.size + 100 * item
     assert held["gradients"] <= share
@@ -304,8 +304,8 @@ def test_an_optimizer_of_keras_is_refused():
     team, theirs = Team(), keras.optimizers.Adam(amsgrad=True)
     x = np.ones((8, 4), np.float32)
     for model, asked in (after(), theirs), (after(optimizer=theirs), None):
-        with pytest.raises(ValueError, match="shard 2 and 3 need an optimizer with a kernel"):
-            Trainer(ShardedReplica(model, team), (x, x[:, :1]), strategies.Sharded(team), asked)
+        with pytest.raises(ValueError, match="shard 3: this needs an optimizer with a kernel"):
+            Trainer(ShardedReplica(model, team), (x, x[:, :1]), "synchronous", asked)
 
 
 def test_batches_that_ranks_can_not_share_are_refused():
@@ -333,7 +333,7 @@ def test_callbacks_of_keras_that_need_whole_weights_are_refused(tmp_path):
         (2, writes, None),
     ):
         one, how = ShardedReplica(after(), team, stage), {"callbacks": [callback]}
-        found = Trainer(one, (x, x[:, :1]), strategies.Sharded(team), progress=False, **how)
+        found = Trainer(one, (x, x[:, :1]), "synchronous", progress=False, **how)
         if words is None:
             found.fit(1)
             continue

@@ -103,7 +103,7 @@ def trainers(build, grid, *optimizer, **options):
     def part(model):
         return model_parallel.KerasTensorReplica(model, grid, RULES.get(build))
 
-    strategy = strategies.TensorParallel(grid)
+    strategy = "synchronous"
     return divided_models.trainers(build, part, strategy, *optimizer, **options)
 
 
@@ -148,13 +148,21 @@ def two(folder):
     # Then the weights of rank 1 are not the others', which is an error.
     assert found.history.epochs[-1]["loss"] < found.history.epochs[0]["loss"]
     if rank == 1:
-        segment, _ = next(one for one in found.replica.pieces.own if "norm_1" in one[0].name)
+        mine = found.replica.holding.mine
+        segment = next(one.here for one in mine if "norm_1" in one.here.name)
         segment.of(found.replica.parameters)[0] += 1
     with pytest.raises(DriftError, match="ranks hold different weights"):
         found.fit(1)
     found.team.recover()
-    with pytest.raises(ValueError, match=r"train it with .*strategies.TensorParallel\(grid\)"):
-        Trainer(found.replica, found.run.dataset, "synchronous", team=grid.team)
+    compressed = strategies.Synchronous(grid.team, compression="fp16")
+    with pytest.raises(
+        ValueError, match="tensor groups of 2, 1 copies: leave out algorithm, one_c"
+    ):
+        Trainer(found.replica, found.run.dataset, compressed)
+    with pytest.raises(
+        ValueError, match="lamb needs norms of whole layers, of which each rank has"
+    ):
+        found.strategy.check_optimizer(optimizers.get("lamb"))
     config = RunConfig.of(model="mlp", tensor=2, tensor_rules="dense_1=columns", quiet=True)
     with pytest.raises(ValueError, match="layer 'dense_2' lies behind 'dense_1', which is cut"):
         prepare(config, found.team)
@@ -174,7 +182,8 @@ def in_half_precision(grid):
             if one is not None:
                 one.fit(10)
         assert found.replica.dtype == np.float32
-        ours = found.replica.pieces.joined(found.replica.parameters, 0, found.replica.whole_size)
+        holding = found.replica.holding
+        ours = holding.joined(found.replica.parameters, 0, holding.size)
         if serial is not None:
             expected = serial.replica.parameters
             np.testing.assert_allclose(ours, expected, rtol=0, atol=near * np.abs(expected).max())
@@ -236,7 +245,7 @@ def together(folder):
     grid = Grid(Team(), 2, 2)
     part = model_parallel.KerasTensorReplica(gpt()[0], grid)
     part = PipelinedReplica(part, grid, "1f1b", 3, layers=["block_1_norm_2"], sample=batch[0][:2])
-    found = Trainer(part, found.run.dataset, strategies.TensorParallel(grid), **how)
+    found = Trainer(part, found.run.dataset, "synchronous", **how)
     assert found.resume() and len(found.history.epochs) == 2
     found.fit(1)
     found.save(f"{folder}/whole.keras")

@@ -10,7 +10,7 @@ from commands_on_ranks import told
 from divided_models import Fails, fails_and_recovers, options_of, same_commands, train_command
 
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, strategies
+from tutorial_dl import Trainer
 from tutorial_dl.data import Data, Dataset
 from tutorial_dl.model_parallel import Grid, PipelinedReplica
 from tutorial_dl.replica import TransformerReplica
@@ -41,7 +41,7 @@ def trainer(pipeline, layers=None, dropout=0.0, **options):
         sample=TOKENS[:3, :-1],
         recompute=pipeline == 4,
     )  # fmt: skip
-    return Trainer(replica, DATA, strategies.Pipelined(grid), **HOW | options)
+    return Trainer(replica, DATA, "synchronous", **HOW | options)
 
 
 def serial(epochs, dropout=0.0, strategy="serial", **options):

@@ -49,7 +49,7 @@ def trainer(model, stage, dtype="float64", dropout=0.0, optimizer="adam", **opti
     if stage < 2:
         strategy = strategies.Synchronous(team, shard=stage)
     else:
-        one, strategy = ShardedReplica(one, team, stage), strategies.Sharded(team)
+        one, strategy = ShardedReplica(one, team, stage), "synchronous"
     # Shares of 10 samples in batches of 3: ranks measure different numbers of batches
     how = {"batch_size": BATCH, "progress": False, "validation_batch_size": 3}
     how["learning_rate"] = rates
@@ -178,9 +178,7 @@ def fails():
         one = ShardedReplica(replica.LayeredReplica(layers, seed=2), team, stage)
         # The best epoch is the first one
         best = EarlyStopping("epoch", patience=9, mode="min", restore_best=True)
-        found = Trainer(
-            one, dataset("mlp"), strategies.Sharded(team), progress=False, callbacks=[best]
-        )
+        found = Trainer(one, dataset("mlp"), "synchronous", progress=False, callbacks=[best])
         found.fit(1)
         first = one.shards.weights()
         middle.armed = team.rank == 1
@@ -225,7 +223,7 @@ def memory_falls():
         x = np.ones((16, width), np.float32)
         part = Data.of(x, x)
         whole = Dataset("ones", part, part)
-        found = Trainer(one, whole, strategies.Sharded(team), "adam", batch_size=8, progress=False)
+        found = Trainer(one, whole, "synchronous", "adam", batch_size=8, progress=False)
         found.fit(1)
         return one
 
@@ -233,7 +231,7 @@ def memory_falls():
         train(40, stage)
         with memory.Peak(team) as making:
             one = train(width, stage)
-        n, p = one.whole_size, team.size
+        n, p = one.holding.size, team.size
         with memory.Peak(team) as peak:
             one.compute_gradient((np.ones((4, width), np.float32),) * 2)
         shards = one.shards
@@ -260,19 +258,17 @@ def test_refused():
     with pytest.raises(ValueError, match="stage must be 2 or 3, got 1"):
         ShardedReplica(build("mlp"), team, 1)
     one, known = ShardedReplica(build("mlp"), team), dataset("mlp")
-    with pytest.raises(ValueError, match=r"train it with strategies.Sharded\(team\)"):
-        Trainer(one, known, team=team)
-    with pytest.raises(ValueError, match=r"use strategies.Sharded\(team\) with model_parallel.Sha"):
+    with pytest.raises(ValueError, match=r"train model_parallel.ShardedReplica\(model, team, 3\)"):
         strategies.Synchronous(team, shard=3)
     with pytest.raises(ValueError, match="must be at least 2 to accumulate, got 0"):
-        Trainer(one, known, strategies.Sharded(team), accumulate=0, progress=False)
-    with pytest.raises(ValueError, match=r"trains a model_parallel.ShardedReplica, got a Layered"):
-        Trainer(build("mlp"), known, strategies.Sharded(team), progress=False)
+        Trainer(one, known, "synchronous", accumulate=0, progress=False)
+    with pytest.raises(ValueError, match="synchronous, shard 3: leave out algorithm, one_copy"):
+        Trainer(one, known, strategies.Synchronous(team, compression="fp16"), progress=False)
     with pytest.raises(ValueError, match="loss scale 8: shard 2 and 3 compute in the precision of"):
-        Trainer(one, known, strategies.Sharded(team), loss_scale=8, progress=False)
+        Trainer(one, known, "synchronous", loss_scale=8, progress=False)
     batches = ((known.train.inputs[:4], known.train.targets[:4]) for _ in range(3))
     with pytest.raises(ValueError, match=r"needs samples by number, and data .* are a stream"):
-        Trainer(one, data.stream(batches, steps=3), strategies.Sharded(team))
+        Trainer(one, data.stream(batches, steps=3), "synchronous")
 
 
 def test_the_examples():

@@ -16,7 +16,7 @@ from divided_models import (
 )
 
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, strategies
+from tutorial_dl import Trainer
 from tutorial_dl.config import RunConfig
 from tutorial_dl.data import Data, Dataset
 from tutorial_dl.model_parallel import Grid, LayeredTensorReplica
@@ -42,7 +42,7 @@ def trainers(grid, dropout, sequence, callbacks=(), **options):
     if Team().rank == 0:
         serial = Trainer(whole(dropout), DATA, "synchronous", team=alone, **how)
     part = LayeredTensorReplica(whole(dropout), grid, sequence=sequence)
-    strategy = strategies.TensorParallel(grid)
+    strategy = "synchronous"
     return serial, Trainer(part, DATA, strategy, callbacks=callbacks, **how)
 
 
