@@ -6,6 +6,7 @@ replica.of(model)                                       a compiled Keras model, 
 replica.check(replica, batches)                         contract tests for one of your own
 
 base.py, contract.py     what a replica is, and must keep; vectors.py: base of curve.py and dense.py
+holding.py               what a rank holds of a model, and which ranks hold the same
 layers.py, layered.py    chains of numpy layers; transformer.py: a small GPT of them;
 sampling.py              text from it
 keras_tensorflow.py      Keras models; keras_variables.py, joining.py: their weights and gradients
@@ -36,6 +37,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "contract": ["check"],
         "curve": ["CurveReplica"],
         "dense": ["DenseReplica", "SoftmaxReplica"],
+        "holding": ["Holding"],
         "keras_tensorflow": ["KerasReplica"],
         "layered": ["LayeredReplica"],
         "transformer": ["TransformerReplica"],

@@ -79,17 +79,13 @@ loss, samples = model.step((x, y))
 print(f"loss {loss:.3f} of {samples} samples, weights of all ranks: {model.weights().size}")
 
 # %% [4 ranks] Divided models in a Trainer
-# shows: PipelinedReplica, ShardedReplica, ContextReplica
-# shows: tutorial_dl.strategies.Pipelined, tutorial_dl.strategies.Sharded
-# shows: tutorial_dl.strategies.ContextParallel, tutorial_dl.strategies.pipelined
-# shows: tutorial_dl.strategies.sharded, tutorial_dl.strategies.context_parallel
+# shows: PipelinedReplica, ShardedReplica, ContextReplica, tutorial_dl.replica.Holding
 import numpy as np
 
 from tutorial_dl import Team, Trainer
 from tutorial_dl.data import Data, Dataset
 from tutorial_dl.model_parallel import ContextReplica, Grid, PipelinedReplica, ShardedReplica
 from tutorial_dl.replica import TransformerReplica
-from tutorial_dl.strategies import ContextParallel, Pipelined, Sharded
 
 tokens = np.random.default_rng(5).integers(0, 9, (20, 9))
 samples = Data.of(tokens[:, :-1], tokens[:, 1:])
@@ -102,13 +98,14 @@ def model():
 
 team = Team()
 pipe, sequences = Grid(team, pipeline=4), Grid(team, context=4)
-for replica, strategy in (
-    (PipelinedReplica(model(), pipe, sample=tokens[:3, :-1]), Pipelined(pipe)),  # pipelined.py
-    (ShardedReplica(model(), team, stage=3), Sharded(team)),  # sharded.py
-    (ContextReplica(model(), sequences), ContextParallel(sequences)),  # context_parallel.py
+for replica in (
+    PipelinedReplica(model(), pipe, sample=tokens[:3, :-1]),
+    ShardedReplica(model(), team, stage=3),
+    ContextReplica(model(), sequences),
 ):
-    trainer = Trainer(replica, dataset, strategy, "sgd", batch_size=8, progress=False)
-    print(f"{type(replica).__name__:18} {trainer.fit(1).epochs[-1]['loss']:.4f}")
+    trainer = Trainer(replica, dataset, optimizer="sgd", batch_size=8, progress=False)
+    loss = trainer.fit(1).epochs[-1]["loss"]
+    print(f"{replica.holding.words:34} {loss:.4f}")  # what each rank holds
 
 # %% [4 ranks] A numpy model whose layers are cut, in a Trainer
 # shows: LayeredTensorReplica
@@ -118,14 +115,12 @@ from tutorial_dl import Team, Trainer
 from tutorial_dl.data import Data, Dataset
 from tutorial_dl.model_parallel import Grid, LayeredTensorReplica
 from tutorial_dl.replica import TransformerReplica
-from tutorial_dl.strategies import TensorParallel
 
 tokens = np.random.default_rng(5).integers(0, 9, (20, 9))
 samples = Data.of(tokens[:, :-1], tokens[:, 1:])
 grid = Grid(Team(), tensor=2)
 replica = LayeredTensorReplica(TransformerReplica(9, 8, 8, heads=2, blocks=1, seed=2), grid)
 trainer = Trainer(
-    replica, Dataset("tokens", samples, samples, 9), TensorParallel(grid), "sgd", batch_size=8,
-    progress=False,
+    replica, Dataset("tokens", samples, samples, 9), optimizer="sgd", batch_size=8, progress=False
 )  # fmt: skip
 print(f"{trainer.fit(1).epochs[-1]['loss']:.4f}")

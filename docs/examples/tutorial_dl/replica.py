@@ -53,13 +53,12 @@ print(type(found) is replica.KerasReplica, found.parameters.size, [s.name for s 
 # %% A Keras model cut over ranks, and sequences
 # shows: tutorial_dl.model_parallel.KerasTensorReplica
 # shows: tutorial_dl.model_parallel.KerasContextReplica
-# shows: tutorial_dl.strategies.TensorParallel, tutorial_dl.strategies.tensor_parallel
 from tutorial_dl import Team, Trainer, data, models
 from tutorial_dl.model_parallel import Grid, KerasContextReplica, KerasTensorReplica
-from tutorial_dl.strategies import TensorParallel  # strategies/tensor_parallel.py
 
 text = data.text(length=12, characters=3000)
 grid = Grid(Team())  # on one rank, nothing is cut
 part = KerasTensorReplica(models.gpt(text, width=12, heads=2, blocks=1), grid)
-trainer = Trainer(part, text, TensorParallel(grid), "adam", batch_size=64, progress=False)
-print(round(trainer.fit(1).epochs[-1]["loss"], 1), KerasContextReplica.divides_sequences)
+trainer = Trainer(part, text, optimizer="adam", batch_size=64, progress=False)
+print(round(trainer.fit(1).epochs[-1]["loss"], 1), part.holding.words)
+print(KerasContextReplica(models.gpt(text), grid).holding.words)
