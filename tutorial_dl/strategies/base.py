@@ -152,17 +152,6 @@ class OneModel(Strategy):
         """The other part, from what `begin` returned: reduce and update; returns as `step` does."""
         return self.skipped(loss, samples) or self.constrained(self.update(loss, samples))
 
-    def post(self, loss: float, samples: int) -> tuple[float, int] | None:
-        """Begin what `end` does, and go on: see `Step.post`. Returns as `skipped` does."""
-        skipped = self.skipped(loss, samples)
-        if skipped is None:
-            self.update.post(loss, samples)
-        return skipped
-
-    def complete(self) -> tuple[float, int]:
-        """Do the rest, if `post` returned None; returns as `step` does."""
-        return self.constrained(self.update.complete())
-
     def resume(self) -> None:
         """After a failure: make all ranks agree again. (One rank agrees with itself.)"""
 
