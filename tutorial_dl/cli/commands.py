@@ -270,40 +270,18 @@ def layout(
         command.main(**given)
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})
 def bench(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="networks, pipelines, sharding, gans, gan-strategies, digits-gan or shower-gan."
-        ),
-    ] = "networks",
+    words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     ranks: number("Number of ranks to start.", *RANKS) = 2,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="Approximate time to measure networks, pipelines or gans, in seconds.",
-            show_default="60",
-        ),
-    ] = None,
-    seeds: number("Number of seeds of digits-gan (default 5) or shower-gan (3).") = None,
-    first_seed: number("The first of these seeds (default 0).") = None,
-    epochs: number("The most epochs of a seed of digits-gan or shower-gan (default 60).") = None,
+    seconds: Annotated[float, typer.Option(help="Approximate time to measure, in seconds.")] = 60,
     json: file_option("Write the rows as JSON; - prints them.") = None,
 ) -> None:
-    """Time training steps against Keras, and PyTorch if installed; or measure GANs.
-
-    networks: three networks. pipelines: bubbles, and samples per second against one rank. sharding:
-    the memory of ranks that divide a model's weights, gradients and optimizer state. gans:
-    overlapped reductions, the GAN of 25^3 showers, showers made per second. gan-strategies: a GAN
-    of numbers by every strategy, 5 seeds. digits-gan and shower-gan: quality after training with 5
-    and 3 seeds, minutes each; what is asked stands beside what was measured. Rows are written after
-    each seed, and rows of other seeds in the JSON file are kept.
-    """
+    """Time training steps of three networks against their gradients alone, and against Keras."""
     from .. import bench as benches
 
     with one_line():
-        benches.main(ranks, seconds, json, what, seeds, first_seed, epochs)
+        benches.main(ranks, seconds, json, words or ())
 
 
 @app.command()

@@ -1,9 +1,6 @@
-"""`python -m tutorial_dl bench gan-strategies`: the same GAN by every strategy, with 5 seeds.
+"""`python -m benchmarks gan-strategies`: the same GAN by every strategy, with 5 seeds.
 
-The data are numbers with two peaks. A run is judged after each epoch by the distance between its
-samples and the data (Wasserstein-1), with a moving average of the generator's weights over epochs,
-which every strategy gets alike. It reaches the goal when the median of 5 epochs is first at most
-`GOAL`; it may leave it again.
+The data and the judgement are those of notebook 21 (tutorial_dl/course/two_peaks.py).
 """
 
 from __future__ import annotations
@@ -16,10 +13,9 @@ import numpy as np
 
 from numba_kernels import launch
 from numba_kernels.bench import facts
+from tutorial_dl.course.two_peaks import GOAL, Judged, reached, two_peaks
 
-GOAL = 0.2  # distance; that of the untrained generator is about 1
 SEEDS, EPOCHS, BATCH = 5, 150, 50
-DECAY = 0.9  # of the average, per epoch
 RULES = {"rates": (5e-3, 5e-3), "smoothing": 0.1}  # equal rates, as a master has but one
 OF_THE_GAME = "the game's own"  # optimizer, that of the first rows
 # What each run trains with: (strategy, options of gan_trainer, or "turns").
@@ -54,22 +50,11 @@ def one_strategy(name: str, ranks: int) -> list[dict]:
     env = dict.fromkeys(launch.THREAD_VARIABLES, "1")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "runs.json")
-        code = f"from tutorial_dl.bench.gan_strategies import runs; runs({name!r}, {str(file)!r})"
+        code = f"from benchmarks.gan_strategies import runs; runs({name!r}, {str(file)!r})"
         done = launch.run_ranks(n, ["-c", code], env=env, timeout=1800)
         if done.returncode:
             raise ValueError(f"{name} on {n} ranks ended with status {done.returncode}")
         return [run | {"ranks": n} for run in json.loads(file.read_text())]
-
-
-def two_peaks(n: int = 2500, seed: int = 0):
-    """Numbers, 40% around -1.5 and 60% around 1."""
-    from tutorial_dl.data import Data, Dataset
-
-    random = np.random.default_rng(seed)
-    left = random.random(n) < 0.4
-    x = np.where(left, random.normal(-1.5, 0.3, n), random.normal(1, 0.5, n)).astype(np.float32)
-    kept = n // 5
-    return Dataset("two peaks", Data.of(x[:-kept], None), Data.of(x[-kept:], None))
 
 
 def runs(name: str, file: str, seeds: int = SEEDS, epochs: int = EPOCHS) -> None:
@@ -102,43 +87,6 @@ def one_run(team, name: str, seed: int, epochs: int) -> dict:
     )  # fmt: skip
     trainer.fit(epochs)
     return {"seed": seed, "distances": judged.distances, "seconds": sum(judged.seconds[-1:])}
-
-
-class Judged:
-    """After each epoch, on rank 0: the distance of samples of the generator's average over epochs.
-
-    Hogwild's ranks have one copy of the weights, so only one of them may exchange these meanwhile.
-
-    Attributes:
-        distances: One per epoch.
-        seconds: Of training, until then.
-    """
-
-    def __init__(self, game, dataset) -> None:
-        self.game, self.distances, self.seconds = game, [], []
-        self.at = (np.arange(1000) + 0.5) / 1000
-        self.real, self.average = np.quantile(dataset.train.inputs, self.at), None
-
-    def __call__(self, trainer, row: dict) -> None:
-        if trainer.team.rank:
-            return
-        weights = self.game.generator.parameters
-        own = weights.copy()
-        decay = min(DECAY, len(self.distances) / (len(self.distances) + 5))
-        self.average = own if self.average is None else decay * self.average + (1 - decay) * own
-        weights[:] = self.average
-        made = np.quantile(self.game.sample((), 2000), self.at)
-        weights[:] = own
-        self.distances.append(float(np.abs(made - self.real).mean()))
-        self.seconds.append(row["seconds"] + (self.seconds[-1] if self.seconds else 0.0))
-
-
-def reached(distances: list[float], goal: float = GOAL, width: int = 5) -> int | None:
-    """The first epoch, from 1, at whose end the median of the last `width` is at most the goal."""
-    for epoch in range(width, len(distances) + 1):
-        if np.median(distances[epoch - width : epoch]) <= goal:
-            return epoch
-    return None
 
 
 def summary(name: str, found: list[dict]) -> dict:

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import pipelines
 from numba_kernels.bench.rows import row
 from numba_kernels.bench.timing import keep_memory, sleeping_barrier
 from numba_kernels.team.team import Team
-from tutorial_dl.bench import pipelines
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.pipelined import PipelinedReplica
 from tutorial_dl.model_parallel.simulating import simulate

@@ -1,4 +1,4 @@
-"""`python -m tutorial_dl bench sharding`: what is measured, on a small network."""
+"""`python -m benchmarks sharding`: what is measured, on a small network."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from tutorial_dl import bench
-from tutorial_dl.bench import sharding
+from benchmarks import __main__ as commands
+from benchmarks import sharding
 
 
 def small_rows(out):
+    from benchmarks import sharding
     from numba_kernels import Team
-    from tutorial_dl.bench import sharding
 
     team, found = Team(), []
     for stage in (0, 2, 3):
@@ -47,9 +47,7 @@ def test_what_is_held_and_used(on_ranks, tmp_path, monkeypatch, capsys):
     assert rows[0]["held"]["state"] == 2 * 4 * n
     asked = {(0, 1): rows[0], (2, 4): rows[1], (3, 4): rows[2]}
     monkeypatch.setattr(sharding, "one_run", lambda part, n, stage, full: [asked[stage, n]])
-    bench.main(4, None, str(tmp_path / "all.json"), "sharding")
+    commands.sharding(4, str(tmp_path / "all.json"))
     assert json.loads((tmp_path / "all.json").read_text())["rows"] == rows + rows
     told = capsys.readouterr().out
     assert "stage 3, 2 ranks, 12,480 parameters" in told and "layers in use" in told
-    with pytest.raises(ValueError, match="--seconds has no effect on sharding"):
-        bench.main(2, 1.0, None, "sharding")

@@ -1,6 +1,6 @@
 """Bench: what a rank holds while ranks divide a model's weights, gradients and state (ZeRO).
 
-    python -m tutorial_dl bench sharding -n 4
+    python -m benchmarks sharding -n 4
 
 A network of equal dense layers whose data-parallel training takes more than 6 GB on a rank is
 trained with Adam, a few steps: by one rank that holds everything (stage 0), and by N ranks in
@@ -32,7 +32,7 @@ from tutorial_dl.replica.layers import Activation, Dense
 WIDTH, LAYERS, SAMPLES, STEPS = 4096, 24, 64, 3
 KINDS = ("weights", "gradients", "state", "activations", "layers in use")
 GB = 1e9
-KERAS = "tutorial_dl.bench.keras_sharding"
+NUMPY, KERAS = "benchmarks.sharding", "benchmarks.keras_sharding"
 
 
 def private() -> int:
@@ -106,7 +106,7 @@ def largest(team: Team, groups: dict[str, dict]) -> dict[str, dict]:
 def measure(ranks: int) -> dict:
     """What --json writes: stage 0 on one rank, stages 2 and 3 on `ranks`, each of two models."""
     about, cases = facts(), ((0, 1), (2, ranks), (3, ranks))
-    parts = __name__, KERAS
+    parts = NUMPY, KERAS
     found = [one_run(part, on, stage, full=False)[0] for part in parts for stage, on in cases]
     return about(dict.fromkeys(parts, len(cases)), found)
 

@@ -19,7 +19,6 @@ from tutorial_dl import data
 from tutorial_dl.data import showers
 from tutorial_dl.data.calorimeter import GRANULAR, SMALL
 from tutorial_dl.models.shower_gans import shower_gan
-from tutorial_dl.runtime.at_once import AtOnce
 from tutorial_dl.training.gan import gan_trainer
 
 FULL_SAMPLES = 4  # of the 25^3 showers, per rank
@@ -40,8 +39,7 @@ def round_of(trainer) -> Callable[[], object]:
     run, loop = trainer.run, trainer.loop
     run.agree(loop)
     batch = next(iter(run.batches.epoch(0, 0)))
-    rounds = AtOnce(run.players, run.overlap) if run.at_once else None
-    return lambda: loop.round(batch, rounds)
+    return lambda: loop.round(batch)
 
 
 def full_size(team: Team, seconds: float, bandwidth: float) -> dict:

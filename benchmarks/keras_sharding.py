@@ -1,4 +1,4 @@
-"""Bench: what a rank holds of a Keras model while ranks divide it; a part of `bench sharding`.
+"""Bench: what a rank holds of a Keras model while ranks divide it; a part of sharding.py.
 
 A network of equal dense layers is trained with Adam by one rank without any division, and by N
 ranks in stages 2 and 3. Every rank builds the whole model first (`making`); `most` is the most
@@ -12,11 +12,11 @@ import time
 
 import numpy as np
 
+from benchmarks.sharding import STEPS, Most, largest, private
 from numba_kernels import optimizers
 from numba_kernels.team.team import Team
 from tutorial_dl import replica as replicas
 from tutorial_dl import strategies
-from tutorial_dl.bench.sharding import STEPS, Most, largest, private
 from tutorial_dl.model_parallel import ShardedReplica
 from tutorial_dl.model_parallel.zero import formulas
 

@@ -1,4 +1,4 @@
-"""`python -m tutorial_dl bench tensor`: what is measured, on a small network. Its speed is not."""
+"""`python -m benchmarks tensor`: what is measured, on a small network. Its speed is not."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 
 import pytest
 
+from benchmarks import __main__ as commands
+from benchmarks import tensor_throughput as throughput
 from numba_kernels.bench.rows import merge
-from tutorial_dl import bench
-from tutorial_dl.bench import tensor_throughput as throughput
 
 SMALL = {"WIDTH": 16, "SAMPLES": 6, "CLASSES": 3}
 
 
 def small_rows(out, sizes):
+    from benchmarks import tensor_throughput
     from numba_kernels import Team
-    from tutorial_dl.bench import tensor_throughput
 
     before = {name: getattr(tensor_throughput, name) for name in sizes}
     vars(tensor_throughput).update(sizes)
@@ -46,10 +46,10 @@ def test_steps_of_a_tensor_group(on_ranks, tmp_path, monkeypatch, capsys):
     for merged in merge([rows]):
         assert merged["fraction_of_limit"] == pytest.approx(merged["ratio"] / 2)
 
-    monkeypatch.setattr(bench, "one_run", lambda *_, **__: rows)
-    bench.main(2, 1.0, str(tmp_path / "all.json"), "tensor")
+    monkeypatch.setattr(commands, "one_run", lambda *_, **__: rows)
+    commands.tensor(2, 1.0, str(tmp_path / "all.json"))
     result = json.loads((tmp_path / "all.json").read_text())
-    assert len(result["rows"]) == 2 and result["starts"][bench.TENSOR_PART] == bench.STARTS
+    assert len(result["rows"]) == 2 and result["starts"][commands.TENSOR] == commands.STARTS
     assert "of the ideal" in capsys.readouterr().out
     with pytest.raises(ValueError, match="-n must be at least 2 for tensor, got 1"):
-        bench.main(1, 1.0, None, "tensor")
+        commands.tensor(1, 1.0, None)

@@ -1,62 +1,14 @@
 """Benches of GANs: what they measure, on small sizes; how runs are summed up."""
 
 import json
-import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from tutorial_dl import bench
-from tutorial_dl.bench import gan_overlap, gan_quality, gan_strategies
-
-
-def overlapped_rounds(file):
-    from unittest import mock
-
-    from numba_kernels.bench.rows import merge
-    from numba_kernels.team.team import Team
-
-    made, nodes = gan_overlap.gan_trainer, []
-
-    def trainer_of(*arguments, **options):
-        trainer = made(*arguments, **options)
-        nodes.append([len(player.team.nodes) for player in trainer.players])
-        return trainer
-
-    small = {"HIDDEN": 50, "SAMPLES": (2,), "copy_bandwidth": lambda together: 1e9}
-    with mock.patch.multiple(
-        gan_overlap, **small, keep_memory=lambda: None, gan_trainer=trainer_of
-    ):
-        rows = gan_overlap.rows(0.1, False)  # raises if ranks differ
-    assert nodes == [[1, 1], [1, 1], [2, 2], [2, 2]] and gan_overlap.NODE not in os.environ
-    if Team().rank == 0:
-        with open(file, "w") as out:
-            json.dump(merge([rows]), out)
-
-
-def test_overlapped_against_one_after_the_other(on_ranks, tmp_path):
-    file = tmp_path / "rows.json"
-    on_ranks(2, overlapped_rounds, str(file))
-    rows = json.loads(file.read_text())
-    places = [row["what"].partition("rank, ")[2] for row in rows]
-    assert places == ["one machine", "2 nodes of one memory"]
-    for row in rows:
-        assert row["parameters"] == 2 * (3 * 50 + 1) and row["ratio"] > 0
-        assert (row["algorithm"], row["peer"]) == ("overlapped", "one after the other")
-        assert 0 < row["median_from"] <= row["median_of_ratios"] <= row["median_to"]
-    words = bench.gans_table({"machine": "m", "load": 0, "rows": rows}).splitlines()
-    assert words[-1].startswith(
-        "GAN round, 2 samples per rank, 2 nodes of one memory: overlapped /"
-    )
-
-
-def test_the_interval_of_a_median():
-    """It has the true median in 95% of 2000 samples (or a little more: it ends at values)."""
-    many = np.random.default_rng(0).normal(size=(2000, 40))
-    inside = [low <= 0 <= high for low, high in map(gan_overlap.interval, many)]
-    assert 0.94 < np.mean(inside) < 0.98
-    assert gan_overlap.interval(np.array([3.0, 1.0, 2.0])) == (1.0, 3.0)
+from benchmarks import gan_quality, gan_strategies
+from benchmarks.__main__ import digits
+from tutorial_dl.course.two_peaks import reached
 
 
 def test_the_simulation_as_its_own_generator_is_at_the_floor(monkeypatch):
@@ -99,8 +51,8 @@ def test_seed_by_seed(tmp_path, monkeypatch, capsys):
         }  # fmt: skip
 
     monkeypatch.setattr(gan_quality, "of_one_seed", of_one_seed)
-    bench.main(2, None, str(file), "digits-gan", seeds=2, first_seed=3)
-    bench.main(2, None, str(file), "digits-gan", seeds=1)
+    digits(seeds=2, first_seed=3, json=str(file))
+    digits(seeds=1, json=str(file))
     words = capsys.readouterr().out.splitlines()
     result = json.loads(file.read_text())
     assert [row["seed"] for row in result["rows"]] == [0, 3, 4]
@@ -116,13 +68,13 @@ def test_seed_by_seed(tmp_path, monkeypatch, capsys):
     (line,) = [line for line in words if "for the class asked for" in line and "of 3" in line]
     assert line.endswith("| at least 0.85 | 0.8 | 0.9 | 2 of 3 |")
     with pytest.raises(ValueError, match="seed 5: ended"):
-        bench.main(2, None, str(file), "digits-gan", seeds=2, first_seed=4)
+        digits(seeds=2, first_seed=4, json=str(file))
     assert len(json.loads(file.read_text())["rows"]) == 3  # of the seeds before it
-    bench.main(2, None, str(file), "digits-gan", seeds=1, epochs=1)  # other runs: not kept
+    digits(seeds=1, epochs=1, json=str(file))  # other runs: not kept
     assert [row["epochs"] for row in json.loads(file.read_text())["rows"]] == [1]
     file.write_text("[]")
-    with pytest.raises(ValueError, match=r"digits.json is there, and is no result of bench digits"):
-        bench.main(2, None, str(file), "digits-gan", seeds=1)
+    with pytest.raises(ValueError, match=r"digits.json is there, and is no result of digits"):
+        digits(seeds=1, json=str(file))
 
 
 def test_the_best_epoch_is_kept():
@@ -147,10 +99,10 @@ def test_ratios_are_judged_by_the_farthest():
 
 
 def test_when_a_run_has_reached_the_goal():
-    assert gan_strategies.reached([1.0] * 9, 0.2) is None
+    assert reached([1.0] * 9, 0.2) is None
     # One good epoch is luck: of five, three must be good
-    assert gan_strategies.reached([1, 0.1, 1, 1, 1, 1, 1], 0.2) is None
-    assert gan_strategies.reached([1, 1, 1, 0.1, 0.1, 0.3, 0.1, 1], 0.2) == 7
+    assert reached([1, 0.1, 1, 1, 1, 1, 1], 0.2) is None
+    assert reached([1, 1, 1, 0.1, 0.1, 0.3, 0.1, 1], 0.2) == 7
     runs = [{"distances": d, "seconds": 2.0, "ranks": 3} for d in ([0.1] * 30, [0.4] * 30)]
     row = gan_strategies.summary("a", runs)
     assert (row["reached"], row["epochs"], row["seeds"]) == (1, 5, 2)
@@ -181,21 +133,6 @@ def test_runs_of_every_strategy(on_ranks, tmp_path):
     for name, run in runs.items():
         assert len(run["distances"]) == 2 and run["seconds"] > 0, name
         assert np.isfinite(run["distances"]).all(), name
-
-
-def test_refused():
-    with pytest.raises(ValueError, match=r"expected one of networks, .*gans.*, got 'gan'"):
-        bench.main(2, 1.0, None, "gan")
-    with pytest.raises(ValueError, match="at least 2, a master and a worker, got 1"):
-        bench.main(1, None, None, "gan-strategies")
-    with pytest.raises(ValueError, match="--seconds has no effect on gan-strategies"):
-        bench.main(2, 1.0, None, "gan-strategies")
-    with pytest.raises(ValueError, match="--seeds is for digits-gan and shower-gan, it has no eff"):
-        bench.main(2, 1.0, None, "gans", seeds=1)
-    with pytest.raises(ValueError, match="--epochs must be at least 1, got 0"):
-        bench.main(2, None, None, "digits-gan", epochs=0)
-    with pytest.raises(ValueError, match=r"must be even for gans.*, got 3"):
-        bench.main(3, 1.0, None, "gans")
 
 
 @pytest.mark.thorough

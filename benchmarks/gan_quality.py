@@ -1,4 +1,4 @@
-"""`python -m tutorial_dl bench digits-gan` or `shower-gan`: quality after training, seed by seed.
+"""`python -m benchmarks digits-gan` or `shower-gan`: quality after training, seed by seed.
 
 Ranks train the GAN synchronously with each of several seeds. The digits have 60 epochs. The showers
 stop when separation, profile and resolution are good, or after 60 epochs, and their best epoch is
@@ -119,7 +119,7 @@ def rows_in(file: Path | None, model: str, ranks: int, epochs: int) -> list[dict
         rows = json.loads(file.read_text())["rows"]
         told = [(row["what"], row["ranks"], row["most_epochs"]) for row in rows]
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{file} is there, and is no result of bench {model}") from None
+        raise ValueError(f"{file} is there, and is no result of {model}") from None
     return [row for row, of in zip(rows, told, strict=True) if of == (model, ranks, epochs)]
 
 
@@ -129,7 +129,7 @@ def of_one_seed(model: str, ranks: int, seed: int, epochs: int) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "row.json")
         call = f"one_run({model!r}, {seed}, {str(file)!r}, {epochs})"
-        code = f"from tutorial_dl.bench.gan_quality import one_run; {call}"
+        code = f"from benchmarks.gan_quality import one_run; {call}"
         done = launch.run_ranks(ranks, ["-c", code], env=env, timeout=LIMIT)
         if done.returncode:
             raise ValueError(f"{model}, seed {seed}: ended with status {done.returncode}")

@@ -1,4 +1,4 @@
-"""The bubble of pipelines in `python -m tutorial_dl bench`: what is measured. Its size is not."""
+"""`python -m benchmarks pipelines`: what is measured. Its size is not."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import sys
 import numpy as np
 import pytest
 
+from benchmarks import __main__ as commands
+from benchmarks import pipeline_throughput as throughput
+from benchmarks import pipelines, torch_peers
 from numba_kernels.bench.rows import merge
-from tutorial_dl import bench
-from tutorial_dl.bench import pipeline_throughput as throughput
-from tutorial_dl.bench import pipelines
 from tutorial_dl.replica import LayeredReplica
 from tutorial_dl.replica.layers import Dense
 
 
 def small_rows(out):
+    from benchmarks import pipelines
     from numba_kernels import Team
-    from tutorial_dl.bench import pipelines
 
     before = pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES
     pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES = 16, 24, (2, 4)
@@ -31,7 +31,7 @@ def small_rows(out):
             json.dump(rows, file)
 
 
-def test_a_step_and_its_work(on_ranks, tmp_path, monkeypatch, capsys):
+def test_a_step_and_its_work(on_ranks, tmp_path):
     on_ranks(2, small_rows, str(tmp_path / "rows.json"))
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [one["algorithm"] for one in rows] == [
@@ -57,19 +57,10 @@ def test_a_step_and_its_work(on_ranks, tmp_path, monkeypatch, capsys):
         work = merged["peer_us"] / (1 - one["predicted_bubble"])
         assert merged["fraction_of_limit"] == pytest.approx(work / merged["ours_us"])
 
-    one_run = {bench.PART: [], bench.PIPELINES: rows}
-    monkeypatch.setattr(bench, "one_run", lambda part, *_, **__: one_run[part])
-    monkeypatch.setattr(bench, "find_spec", lambda name: None)
-    monkeypatch.delenv(bench.TORCH, raising=False)
-    bench.main(2, 1.0, str(tmp_path / "all.json"))
-    result = json.loads((tmp_path / "all.json").read_text())
-    assert len(result["rows"]) == 6 and result["starts"][bench.PIPELINES] == bench.STARTS
-    assert "bubble of pipelines" in capsys.readouterr().out
-
 
 def small_throughput(out):
+    from benchmarks import pipeline_throughput, pipelines
     from numba_kernels import Team
-    from tutorial_dl.bench import pipeline_throughput, pipelines
 
     before = pipelines.NARROW, pipelines.WIDE, pipeline_throughput.SAMPLES
     pipelines.NARROW, pipelines.WIDE, pipeline_throughput.SAMPLES = 8, 12, 3
@@ -106,37 +97,22 @@ def test_throughput(on_ranks, tmp_path, monkeypatch, capsys):
     # 2 (1 - 1/17) = 32/17 times as fast as one rank is the ideal
     ideal = [one | {"ours_us": [17.0], "peer_us": [32.0], "limit_us": 17.0} for one in rows]
     theirs = {"seconds": [34e-6], "loss": loss, "gradient": float(stage)}
-    parts = {bench.PIPELINES: [], bench.THROUGHPUT: ideal}
-    monkeypatch.setattr(bench, "one_run", lambda part, *_, **__: parts[part])
-    monkeypatch.setattr(bench, "torch_pipeline", lambda *_: {"1f1b": theirs})
-    monkeypatch.setenv(bench.TORCH, sys.executable)
-    bench.main(2, 1.0, str(tmp_path / "all.json"), "pipelines")
+    parts = {commands.PIPELINES: [], commands.THROUGHPUT: ideal}
+    monkeypatch.setattr(commands, "one_run", lambda part, *_, **__: parts[part])
+    monkeypatch.setattr(torch_peers, "run", lambda *_: {"1f1b": theirs})
+    monkeypatch.setenv(torch_peers.TORCH, sys.executable)
+    commands.pipelines(2, 1.0, str(tmp_path / "all.json"))
     result = json.loads((tmp_path / "all.json").read_text())
     assert [one["fraction_of_limit"] for one in result["rows"][:8]] == [1.0] * 8
     (against,) = result["rows"][8:]
-    assert (against["peer"], against["ratio"]) == (bench.TORCH_PIPELINE, pytest.approx(2))
+    assert (against["peer"], against["ratio"]) == (torch_peers.PIPELINE, pytest.approx(2))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].split()[-2:] == ["gloo", "2.00"] and lines[-2].split()[-2:] == ["1.88", "1.00"]
 
-    def aborts(*_):
-        raise ValueError("python torch_pipeline.py failed: aborted")
-
-    monkeypatch.setattr(bench, "torch_pipeline", aborts)
-    bench.main(2, 1.0, "-", "pipelines")
-    said = capsys.readouterr()
-    assert len(json.loads(said.out)["rows"]) == 8
-    assert said.err.count(f"note: without rows of {bench.TORCH_PIPELINE}: python torch_pipe") == 1
     with pytest.raises(ValueError, match=r"1f1b: torch has loss 1\.0, not"):
         throughput.against(rows, {"1f1b": theirs | {"loss": 1.0}}, "torch")
     with pytest.raises(ValueError, match="-n must be at least 2 for pipelines, got 1"):
-        bench.main(1, 1.0, None, "pipelines")
-
-
-def test_one_rank_has_no_pipeline(monkeypatch):
-    asked = []
-    monkeypatch.setattr(bench, "one_run", lambda part, *_, **__: asked.append(part) or [])
-    bench.measure(1, 1.0, None)
-    assert set(asked) == {bench.PART}
+        commands.pipelines(1, 1.0, None)
 
 
 def test_the_bubble_is_that_of_quickest_steps():
