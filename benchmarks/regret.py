@@ -5,8 +5,8 @@
 Each sampler searches on every problem of tutorial_dl/tuning/problems.py, once per seed; seed s has
 instance 1 + (s - 1) mod 5 of BBOB. Regret is the best value so far minus the minimum. Samplers are
 compared by the rank of their median regret, problem by problem, because values of different
-functions can't be averaged. With scikit-optimize on Python's path, its Gaussian process takes part ("skopt"); with
-torch, Optuna's ("GPSampler"):
+functions can't be averaged. With scikit-optimize on Python's path, its Gaussian process takes part
+("skopt"); with torch, Optuna's ("GPSampler"):
 
     pip install --target others scikit-optimize pyaml torch
     PYTHONPATH=others python -m benchmarks.regret --samplers random,bayesian --seeds 20
