@@ -11,7 +11,7 @@ import typer
 from numba_kernels import launch
 
 from .. import __version__, config
-from . import cluster, flags, notebooks, site, slides  # noqa: F401  (flags changes what --help shows)
+from . import cluster, flags, notebooks  # noqa: F401  (flags changes what --help shows)
 from .errors import check_writable, fail, one_line
 from .parameters import (
     BATCH_SIZE,
@@ -35,8 +35,6 @@ app = typer.Typer(
 
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(notebooks.app, name="notebooks")
-app.add_typer(site.app, name="site")
-app.add_typer(slides.app, name="slides")
 SAVING_SECONDS = 60.0  # after SIGTERM, the time that ranks have to write a checkpoint
 
 
@@ -282,6 +280,23 @@ def bench(
 
     with one_line():
         benches.main(ranks, seconds, json, words or ())
+
+
+ELSEWHERE = {
+    "site": "make site; python docs/site draws README's figure",
+    "slides": "make slides; python slides/measure.py measures their numbers",
+}
+
+
+def gone(
+    context: typer.Context, words: Annotated[list[str] | None, typer.Argument()] = None
+) -> None:
+    """A command that is a script of the repository now."""
+    fail(f"{context.info_name} is now, in a copy of the repository: {ELSEWHERE[context.info_name]}")
+
+
+for _name in ELSEWHERE:
+    app.command(_name, hidden=True, context_settings={"ignore_unknown_options": True})(gone)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """The site: every public name has an example, and every page is listed and names what is there."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,25 +12,23 @@ from commands_in_text import commands as lines_of
 from commands_in_text import wrong
 from page_programs import programs
 
+import cells
+import checking
+import commands
+import docstrings
+import examples
+import gallery
+import glossary
+import pages
+import public
+import reference
+import sources
+from names import NOTEBOOKS
 from tutorial_dl.cli.commands import app
-from tutorial_dl.course.names import NOTEBOOKS
-from tutorial_dl.course.site import (
-    cells,
-    checking,
-    commands,
-    docstrings,
-    examples,
-    gallery,
-    glossary,
-    pages,
-    public,
-    reference,
-    sources,
-)
-from tutorial_dl.course.site.values import VALUES
+from values import VALUES
 
 pytestmark = pytest.mark.xdist_group("keras")  # all public names: TensorFlow is loaded
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 BLOCKS = examples.read(ROOT / "docs/examples")
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -320,7 +319,14 @@ def test_links_and_loads_of_the_site_are_checked(tmp_path):
     assert checking.problems(tmp_path / "none") == [f"there are no pages in {tmp_path / 'none'}"]
 
 
-def test_the_command_fails_if_something_is_wrong(capfd, tmp_path):
-    done = run_here(capfd, "site", "check", str(tmp_path))
+def test_the_command_fails_if_something_is_wrong(tmp_path):
+    words = [sys.executable, ROOT / "docs/site", "check", tmp_path]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1 and "there are no pages in" in done.stdout
     assert done.stderr == f"error: 1 problem in {tmp_path}\n"
+
+
+@pytest.mark.parametrize("words", ["site picture --out docs/picture.svg", "slides numbers"])
+def test_what_were_commands_say_what_to_write_now(capfd, words):
+    done = run_here(capfd, *words.split())
+    assert done.returncode == 2 and ": make " in done.stderr and len(done.stderr.splitlines()) == 1

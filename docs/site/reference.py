@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import docstrings
-from .cells import Cell
-from .examples import Block
-from .public import ROOTS, Name, members
-from .values import VALUES
+import docstrings
+from cells import Cell
+from examples import Block
+from public import ROOTS, Name, members
+from values import VALUES
 
 CELLS = 3  # links to cells of notebooks on a page
 BLOCKS = 2  # examples on a page

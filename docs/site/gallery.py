@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ..names import NOTEBOOKS
-from . import reference
-from .cells import Cell
-from .docstrings import escaped
+import reference
+from cells import Cell
+from docstrings import escaped
+from names import NOTEBOOKS
 
 PARTS = {
     "Learning is fitting": ("curve_fitting", "gradient_descent", "neural_network"),

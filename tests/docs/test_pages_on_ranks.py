@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_programs_of_pages_run_on_ranks(on_ranks, tmp_path):

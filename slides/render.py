@@ -1,4 +1,4 @@
-"""Decks of slides: Markdown in slides/, with figures of notebooks and measured numbers.
+"""`python slides/render.py`: decks of slides with figures of notebooks and measured numbers.
 
 A deck begins with lines between two `---`: `title: ...` and `notebooks: name, name`. A line `---`
 separates its slides. Beside Markdown (of Marp), a deck may contain
@@ -11,8 +11,8 @@ separates its slides. Beside Markdown (of Marp), a deck may contain
     ```                             lines 1 to 3
     ```source allreduce:team 4-9    the code of that cell, or some lines of it, without `%%px`
     ```
-    [[allreduce]]                   the notebook's number and title (names.py)
-    {{ allreduce_ratio }}           a measured number (numbers.py)
+    [[allreduce]]                   the notebook's number and title
+    {{ allreduce_ratio }}           a measured number (measure.py)
     <!-- ... -->                    notes for the speaker
 
 `render` puts these in, so that a deck needs nothing else: pictures become part of its text. A slide
@@ -21,20 +21,24 @@ is 1280 by 720 pixels.
 
 from __future__ import annotations
 
+import argparse
 import base64
 import io
 import json
 import pickle
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
-from ..figure_style import KEPT_FIGURE, KEPT_FILM, SLIDE_FILM
-from . import slide_figures
-from .names import NOTEBOOKS
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "docs/site"))
+import figures
+from names import NOTEBOOKS
+from tutorial_dl.figure_style import KEPT_FIGURE, KEPT_FILM, SLIDE_FILM
 
 PICTURE = re.compile(r"!\[([^\]]*)\]\((\w+):([\w-]+)(?:#(\d+))?\)")
 LINES = re.compile(r"^```(output|source) (\w+):([\w-]+)(?: (\d+)-(\d+))?\n```$", re.MULTILINE)
@@ -159,7 +163,7 @@ def render(
                 for form, kind, data in forms
             )
         figure = pickle.loads(base64.b64decode(content))  # which our own notebook has written
-        data, flaws = slide_figures.png(figure, width, height)
+        data, flaws = figures.png(figure, width, height)
         for flaw in flaws:
             warn(f"{deck.name}, {name}: {flaw}")
         return f"![w:{width} h:{height}](data:image/png;base64,{_base64(data)})"
@@ -231,3 +235,26 @@ def _printed(cell: dict) -> list[str]:
 def _source(cell: dict) -> list[str]:
     lines = "".join(cell["source"]).splitlines()
     return lines[1:] if lines and lines[0].startswith("%%") else lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0].partition(": ")[2])
+    add = parser.add_argument
+    add("--notebooks", type=Path, required=True, help="folder of notebooks with outputs")
+    add("--numbers", type=Path, required=True, help="JSON file of measure.py")
+    add("--out", type=Path, required=True, help="folder for the decks; it is made if need be")
+    asked = parser.parse_args()
+    try:
+        measured = json.loads(asked.numbers.read_text(encoding="utf-8"))
+        texts = measured["numbers"] | {name: measured[name] for name in ("date", "machine")}
+        asked.out.mkdir(parents=True, exist_ok=True)
+        for deck in decks(HERE):
+            text = render(deck, asked.notebooks, texts, lambda line: print(f"warning: {line}"))
+            (asked.out / f"{deck.name}.md").write_text(text, encoding="utf-8")
+            print(f"{deck.name}: {len(deck.slides)} slides")
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...figure_style import KEPT_FIGURE, KEPT_FILM
-from ..names import NOTEBOOKS
-from .public import ROOTS
+from names import NOTEBOOKS
+from public import ROOTS
+from tutorial_dl.figure_style import KEPT_FIGURE, KEPT_FILM
 
 GIF = re.compile(r'src="data:image/gif;base64,([^"]+)"')
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
@@ -20,7 +20,7 @@ HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell: its `notebook` (a name of course/names.py), its `id`, and the heading above it.
+    """A code cell: its `notebook` (a name of names.py), its `id`, and the heading above it.
 
     `uses` are full names; `pictures` are (ending, bytes), none if the notebook has not been run.
     """

@@ -27,7 +27,7 @@ from contextlib import chdir, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .public import ROOTS
+from public import ROOTS
 
 HEAD = re.compile(r"^# %% (?:\[(\d+) ranks\] )?(.+)\n", re.MULTILINE)
 SHOWS = re.compile(r"^# shows: *(.+)\n", re.MULTILINE)
@@ -80,7 +80,7 @@ def _blocks(folder: Path, file: Path) -> Iterator[Block]:
 
 def digest(folder: Path) -> str:
     """A checksum of the examples and of both packages."""
-    from ..executing import digest as of_packages
+    from tutorial_dl.course.executing import digest as of_packages
 
     whole = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
@@ -149,7 +149,7 @@ def _on_ranks(ranks: int, folder: Path, blocks: list[Block]) -> list[str]:
     with tempfile.TemporaryDirectory() as work:
         tasks = Path(work, "blocks.json")
         tasks.write_text(json.dumps([asdict(block) for block in blocks]), encoding="utf-8")
-        words = ["-m", __name__, str(folder), work]
+        words = [__file__, str(folder), work]
         ended = launch.run_ranks(ranks, words, timeout=SECONDS)
         if ended.returncode:
             raise ExampleFailed(f"the examples on {ranks} ranks ended with {ended.returncode}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from pygments.lexers import PythonLexer
 from pygments.token import Comment, Keyword, Name, Number, String, Token
 
-from .public import ROOTS
+from public import ROOTS
 
 # Few colours, so that a page is hardly larger than its file.
 COLOURS = {

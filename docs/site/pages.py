@@ -12,8 +12,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..names import NOTEBOOKS
-from . import cells, commands, examples, gallery, glossary, public, reference, sources
+import cells
+import commands
+import examples
+import gallery
+import glossary
+import public
+import reference
+import sources
+from names import NOTEBOOKS
 
 
 class PageError(ValueError):
@@ -46,7 +53,9 @@ def write(
     if lacking:
         raise PageError(f"{lacking[0]} has no example in docs/examples ({len(lacking)} have none)")
     shutil.rmtree(out, ignore_errors=True)
-    shutil.copytree(root / "docs", out, ignore=shutil.ignore_patterns("examples", "__pycache__"))
+    shutil.copytree(
+        root / "docs", out, ignore=shutil.ignore_patterns("examples", "site", "__pycache__")
+    )
     _rewrite(out.glob("*.md"), "](../", "](")
     readme = (root / "README.md").read_text(encoding="utf-8")
     guide = readme.replace("](docs/", "](").replace("# tutorial-dl", "# Guide", 1)

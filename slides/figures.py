@@ -23,7 +23,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import AutoLocator, FixedFormatter, FixedLocator
 from matplotlib.transforms import Bbox
 
-from ..figure_style import RC, SLIDE_DPI, Figure, enlarge_type
+from tutorial_dl.figure_style import RC, SLIDE_DPI, Figure, enlarge_type
 
 FINER = 2  # pixels of the picture per pixel of the slide
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .docstrings import escaped, markdown
+from docstrings import escaped, markdown
 
 LINES = 3  # command lines on a page
 LINE = re.compile(r"^(?:\$ )?((?:mpiexec .*)?python -m tutorial_dl \S.*)$", re.MULTILINE)

@@ -1,4 +1,7 @@
-"""The numbers on slides: measured by commands of the project, and kept with date and machine."""
+"""`python slides/measure.py FILE`: measures the numbers on slides, in some minutes.
+
+They are what commands of the project write, and are kept with date and machine.
+"""
 
 from __future__ import annotations
 
@@ -99,3 +102,14 @@ def output_of(command: str) -> dict:
             said = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
             raise RuntimeError(f"python -m {command}: {said[0]}")
         return json.loads(file.read_text())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python slides/measure.py FILE")
+    try:
+        made = measure()
+        Path(sys.argv[1]).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    except (RuntimeError, OSError) as error:
+        sys.exit(f"error: {error}")
+    print(f"{len(made['numbers'])} numbers in {sys.argv[1]}")

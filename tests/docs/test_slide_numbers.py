@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tutorial_dl.course import numbers
+import measure as numbers
 
 PROGRAM = """
 import json, sys
