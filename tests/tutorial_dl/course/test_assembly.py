@@ -5,7 +5,7 @@ import numba
 import numpy as np
 import pytest
 
-from numba_kernels.jit import assembly
+from tutorial_dl.course import assembly
 
 FASTMATH = {"contract", "nsz", "arcp"}
 X, G, ETA = np.ones(64, "float32"), np.ones(64, "float32"), np.float32(0.5)
