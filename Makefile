@@ -92,16 +92,16 @@ $(SITE)/.installed: pyproject.toml constraints.txt | install
 
 # What is built has no notes of Sphinx's, which fails (-W) if a link leads nowhere.
 site: notebooks $(SITE)/.installed
-	@$(PY) -m tutorial_dl site examples --out $(BUILD)/examples.json
-	@$(PY) -m tutorial_dl site pages --notebooks $(BUILD)/notebooks --examples $(BUILD)/examples.json --out $(BUILD)/pages
+	@$(PY) docs/site examples --out $(BUILD)/examples.json
+	@$(PY) docs/site pages --notebooks $(BUILD)/notebooks --examples $(BUILD)/examples.json --out $(BUILD)/pages
 	@rm -rf $(BUILD)/site
 	@$(SITE)/bin/sphinx-build --quiet --fail-on-warning --jobs 2 --doctree-dir $(BUILD)/doctrees $(BUILD)/pages $(BUILD)/site
-	@$(PY) -m tutorial_dl site check $(BUILD)/site
+	@$(PY) docs/site check $(BUILD)/site
 
 # Measured once, and again if other numbers are asked for; to measure again, remove the file.
-$(BUILD)/numbers.json: tutorial_dl/course/numbers.py | install
+$(BUILD)/numbers.json: slides/measure.py | install
 	@mkdir -p $(BUILD)
-	@$(PY) -m tutorial_dl slides numbers --out $@
+	@$(PY) slides/measure.py $@
 
 # Marp is a package of npm, which comes with Node (Debian: apt install npm).
 $(BUILD)/marp/.installed: slides/package.json | install
@@ -112,7 +112,7 @@ $(BUILD)/marp/.installed: slides/package.json | install
 
 MARP := $(BUILD)/marp/node_modules/.bin/marp --quiet --html --theme-set slides/theme.css
 slides: notebooks $(BUILD)/numbers.json $(BUILD)/marp/.installed
-	@$(PY) -m tutorial_dl slides render --notebooks $(BUILD)/notebooks --numbers $(BUILD)/numbers.json --out $(BUILD)/decks
+	@$(PY) slides/render.py --notebooks $(BUILD)/notebooks --numbers $(BUILD)/numbers.json --out $(BUILD)/decks
 	@$(MARP) -I $(BUILD)/decks -o $(BUILD)/slides
 	@if command -v chromium > /dev/null; then CHROME_PATH=$$(command -v chromium) $(MARP) --pdf -I $(BUILD)/decks -o $(BUILD)/slides; \
 	else echo "no PDF files: there is no program called chromium"; fi

@@ -34,7 +34,7 @@ COLLECTIVES = (
     "allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "scatter", "barrier",
     "split", "empty", "exchange",
 )  # fmt: skip
-STEP = ("reduce + update", "reduce", "update", "hand out", "reducing")
+STEP = ("reduce + update", "reduce", "update", "hand out")
 SUMS = ("sum forward", "sum backward")  # of tensor parallelism, within the gradient
 _CLOCK_MONOTONIC = 1  # on Linux
 
@@ -98,26 +98,19 @@ def now(at):
 substitutes: set[int] = set()
 # Where finished spans go: sink(name, begin, end). None while nothing records.
 sink: Callable[[str, int, int], None] | None = None
-# Where spans of what is under way meanwhile go, see `under_way`.
-beside: Callable[[str, int, int], None] | None = None
 # Ends a wait of compiled code that an error interrupted; set together with `sink`. (`bool` does
 # nothing.)
 end_wait: Callable[[], None] = bool
 
 
-def record_to(
-    ring_address: int,
-    keep: Callable | None,
-    finish_wait: Callable[[], None],
-    keep_beside: Callable | None = None,
-) -> None:
+def record_to(ring_address: int, keep: Callable | None, finish_wait: Callable[[], None]) -> None:
     """Have all spans of this process go to `keep`, and waits of compiled code to the ring.
 
     `ring_address` is that of an int64 array of HEAD + RECORD * capacity words; 0 and None stop
-    recording. `finish_wait`: see `end_wait`; `keep_beside` gets what `under_way` records.
+    recording. `finish_wait`: see `end_wait`.
     """
-    global sink, end_wait, beside
-    _word.value, sink, end_wait, beside = ring_address, keep, finish_wait, keep_beside
+    global sink, end_wait
+    _word.value, sink, end_wait = ring_address, keep, finish_wait
 
 
 def record(name: str, begin: int) -> None:
@@ -125,15 +118,6 @@ def record(name: str, begin: int) -> None:
     end = perf_counter_ns()
     if sink is not None:
         sink(name, begin, end)
-
-
-def under_way(name: str, begin: int) -> None:
-    """Record that this was under way from `begin` (ns) until now, while the rank did other things.
-
-    A timeline shows it below what the rank did.
-    """
-    if beside is not None:
-        beside(name, begin, perf_counter_ns())
 
 
 def announces(name: str):

@@ -1,4 +1,4 @@
-"""Examples of numba_kernels. See tutorial_dl/course/site/examples.py for their form."""
+"""Examples of numba_kernels. See docs/site/examples.py for their form."""
 
 # %% [4 ranks] A mean over ranks, in memory that they share
 # shows: Team, numba_kernels.team.Team

@@ -6,5 +6,5 @@ mpi_functions.py  MPI's C functions, callable from kernels
 atomics.py        acquire, release, fetch-and-add; futex.py sleeps until a word changes
 yielding.py       yields the core while that is of use
 halves.py         float16 and bfloat16; denormals.py flushes denormal numbers to zero
-copying.py        copies of vectors; assembly.py shows which vector instructions a kernel has
+copying.py        copies of vectors
 """

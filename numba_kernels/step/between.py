@@ -39,7 +39,7 @@ WIDTH = 4  # exchanges in flight
 PIECE = 16 * TILE  # elements
 ALL, REDUCE, SPREAD = range(3)  # what the kernel does: all of the step, or its parts 1 or 3
 TO, SOURCE = range(2)  # columns of `rows`
-SIZE, PIECES, FIRST, LAST, ALONE, DONE, BEGUN, HELD = range(8)  # in `numbers`
+SIZE, PIECES, FIRST, LAST, ALONE, DONE, BEGUN = range(7)  # in `numbers`
 LOOK = 0.1  # seconds after which the kernel returns to Python though messages arrive
 
 
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     """
 
     rows: np.ndarray  # (exchanges per piece, 2) int64
-    numbers: np.ndarray  # (8,) int64
+    numbers: np.ndarray  # (7,) int64
     order: np.ndarray  # (nodes,) int64: the line of `sums` of each node
     sums: np.ndarray  # (exchanges + 1, 2) float64: [samples, sum of losses]; the last: this node's
     raw: np.ndarray  # the same memory in the gradient's dtype
@@ -66,7 +66,7 @@ def plan(team, nodes: list[tuple[int, ...]], n: int, dtype) -> Plan:
     sums = np.zeros((len(rows) + 1, 2))
     sources = np.flatnonzero(rows[:, SOURCE] >= 0)
     longest = max(np.subtract(*team.slice_of(n, rank)[::-1]) for rank in range(team.size))
-    numbers = np.zeros(8, np.int64)
+    numbers = np.zeros(7, np.int64)
     numbers[[SIZE, PIECES]] = PIECE, -(-longest // PIECE)
     numbers[[FIRST, LAST]] = sources[[0, -1]]
     numbers[ALONE] = len(nodes[here]) == 1
@@ -175,8 +175,6 @@ def exchange_all(
                         to_node(node, numbers, gradient, parameters, start, end)
                     post(one, parameters[start:end], source, parameters[theirs:until], to)
             numbers[BEGUN] += 1
-        if numbers[HELD]:  # the messages are on their way; this rank has other things to do
-            return WAIT
         at = numbers[DONE]
         piece, row = (at - sent) // a_piece if at >= sent else at // a_piece - 1, at % a_piece
         to, source = rows[row, TO], rows[row, SOURCE]

@@ -112,14 +112,6 @@ def hand_out(node, call, gradient, parameters, changed):
 
 
 @compiled
-def announce(node, call, gradient, parameters, sums):
-    """Arrive at the first barrier and do not wait; `step`, `reduce` or `meet` goes on there."""
-    _, _, place = rows_for_weights(node, gradient, parameters)
-    arrive_with(node, call, gradient.size + LENGTHS * place, sums)
-    return READY
-
-
-@compiled
 def meet(node, call, gradient, parameters, sums):
     """The first barrier alone; `sums` becomes [samples, mean loss] of the node. Resumable."""
     _, _, place = rows_for_weights(node, gradient, parameters)
@@ -144,24 +136,17 @@ def part(node, call, gradient, parameters, changed):
 @compiled
 def all_there(node, call, length, sums):
     """The first barrier: afterwards gradients are complete and `sums` are those of all ranks."""
-    if node[AT] == 0:
-        arrive_with(node, call, length, sums)
     board, rank = board_of(node), node[RANK]
+    if node[AT] == 0:
+        floats = floats_of(node, sums)
+        floats[rank, SAMPLES] = sums[0]
+        floats[rank, LOSS] = sums[1]
+        arrive(board, rank, call, length)
+        node[AT] = 1
     done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
     if done == READY:
         add_up(floats_of(node, sums), sums)
     return done
-
-
-@compiled
-def arrive_with(node, call, length, sums):
-    """Arrive at the first barrier with this rank's [samples, mean loss]."""
-    board, rank = board_of(node), node[RANK]
-    floats = floats_of(node, sums)
-    floats[rank, SAMPLES] = sums[0]
-    floats[rank, LOSS] = sums[1]
-    arrive(board, rank, call, length)
-    node[AT] = 1
 
 
 @compiled

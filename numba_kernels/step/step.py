@@ -42,16 +42,15 @@ numbers per layer:
 """
 
 import math
-from time import perf_counter_ns
 
 import numpy as np
 
 from ..allreduce import calls
 from ..optimizers.base import Optimizer, check_range
 from ..optimizers.clipping import clip_factor, squared_length
-from ..spans import announces, under_way
-from .between import ALL, BEGUN, DONE, HELD, REDUCE, SIZE, SPREAD, WIDTH, between, plan
-from .kernels import announce, hand_out, meet, part, reduce, step, weigh
+from ..spans import announces
+from .between import ALL, BEGUN, DONE, REDUCE, SIZE, SPREAD, WIDTH, between, plan
+from .kernels import hand_out, meet, part, reduce, step, weigh
 
 
 class Step:
@@ -110,8 +109,6 @@ class Step:
         if len(nodes) > 1:
             self.plan = plan(team, nodes, parameters.size, parameters.dtype)
             self._met = len(nodes) < team.size  # the ranks of a node meet at a barrier
-        # A step that is posted and not complete; where it has begun an exchange, what goes on.
-        self._posted, self._begun, self._since = False, None, 0
         self.call = calls.encode("step", parameters.dtype)
         self._sums = np.zeros(2)  # samples and mean loss
         self._norms = clip_norm is not None or self.state.layers > 0
@@ -140,32 +137,6 @@ class Step:
         all ranks' samples, and the number of these samples.
         """
         self._sums[:] = samples, loss if samples else 0.0
-        return self._rest()
-
-    def post(self, loss: float, samples: int) -> None:
-        """Begin a step without waiting for other ranks: they can fetch this gradient from now on.
-
-        `complete` does the rest. In between, the program may compute, with the weights as they are,
-        and step with other teams; this team must make no other call. Every rank must have ended
-        what needs the old weights before any of them calls `complete`.
-        """
-        self._sums[:] = samples, loss if samples else 0.0
-        self._posted = True
-        if self.shared or (self.plan is not None and self._met):
-            self._on_node(announce, self._sums)
-        elif self.plan is not None:
-            self._prepare_sums()
-            call = self._exchange(ALL if self.takes_own else REDUCE)
-            self.plan.numbers[HELD] = 1
-            self._begun = self.team.post_messages(*call)
-        self._since = perf_counter_ns()
-
-    def complete(self) -> tuple[float, int]:
-        """Do the rest of a step that `post` has begun; returns what a step returns."""
-        under_way("reducing", self._since)
-        return self._rest()
-
-    def _rest(self) -> tuple[float, int]:
         if self.takes_own:
             self._in_one_pass()
         else:
@@ -175,15 +146,10 @@ class Step:
                 self._update()
             if self.team.size > 1:
                 self._hand_out()
-        self._posted = False
-        return self._done()
-
-    def _done(self) -> tuple[float, int]:
         return float(self._sums[1]), int(self._sums[0])
 
     def resume(self) -> None:
         """After a step that failed on some ranks: rank 0's weights, equal counts. Collective."""
-        self._posted, self._begun = False, None
         self.team.broadcast(self.parameters)
         steps = np.array([self.state.step])
         self.state.step = int(self.team.allreduce(steps, "max")[0])
@@ -195,7 +161,7 @@ class Step:
         if self.shared:
             hyper = self.optimizer.hyper(self.state.step + 1)
             how = self.state.slots, self.optimizer.rule, hyper
-            self._on_node(step, *how, self._sums, self.own, self.factor, goes_on=self._posted)
+            self._on_node(step, *how, self._sums, self.own, self.factor)
         else:
             self._meet()
             self._between(ALL)
@@ -223,7 +189,7 @@ class Step:
     def _reduce(self) -> None:
         """Reduce `_sums`, and this rank's slice of `gradient`, over all ranks."""
         if self.shared:
-            self._on_node(reduce, self._sums, Step.own, goes_on=self._posted)
+            self._on_node(reduce, self._sums, Step.own)
         else:
             self._meet()
             self._between(REDUCE)
@@ -237,20 +203,15 @@ class Step:
                 self._between(SPREAD)
             self._part()
 
-    def _on_node(self, kernel, *arguments, **options) -> None:
-        self.team.on_node(kernel, self.call, self.gradient, self.parameters, *arguments, **options)
+    def _on_node(self, kernel, *arguments) -> None:
+        self.team.on_node(kernel, self.call, self.gradient, self.parameters, *arguments)
 
     # Between nodes
 
     def _meet(self) -> None:
         """The first barrier of each node; afterwards the plan has the node's sums."""
         if self._met:
-            self._on_node(meet, self._sums, goes_on=self._posted)
-            self._prepare_sums()
-        elif not self._posted:
-            self._prepare_sums()
-
-    def _prepare_sums(self) -> None:
+            self._on_node(meet, self._sums)
         samples, loss = self._sums
         self.plan.sums[-1] = samples, samples * loss
 
@@ -259,19 +220,11 @@ class Step:
             self._on_node(part, self._sums[0] > 0)
 
     def _between(self, does: int) -> None:
-        if self._begun is not None:
-            self.plan.numbers[HELD] = 0
-            begun, self._begun = self._begun, None
-            self.team.go_on(*begun)
-        else:
-            self.team.by_messages(*self._exchange(does))
-
-    def _exchange(self, does: int) -> tuple:
-        """The call of the kernel `between`, as `team.by_messages` takes it."""
+        """Run the kernel `between`."""
         team, w, g, state = self.team, self.parameters, self.gradient, self.state
-        self.plan.numbers[[DONE, BEGUN, HELD]] = 0
+        self.plan.numbers[[DONE, BEGUN]] = 0
         width = WIDTH * int(self.plan.numbers[SIZE])
         incoming = team.scratch(width, g.dtype)[:width]
         how = state.slots, self.optimizer.rule, self.optimizer.hyper(state.step + 1), self.factor
         more = does, self.plan, team.node_array, incoming, g, w, how, self._sums, self.own
-        return self.call, w.size, w.dtype, between, more
+        team.by_messages(self.call, w.size, w.dtype, between, more)

@@ -7,7 +7,6 @@ stall.py     reports of long waits; activity.py: what a process is doing, for it
 recovery.py  makes a team usable again; regrouping.py: a new one of the ranks that are left
 exchange.py  messages that are on their way while their ranks compute
 bytes.py     text and bytes over a team
-twin.py      a second team of the same ranks
 world.py     what teams are made from; windows.py their shared memory; siblings.py: which ranks
              have begun to make it
 """
@@ -25,7 +24,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "recovery",
         "regrouping",
         "stall",
-        "twin",
         "waiting",
         "windows",
         "world",

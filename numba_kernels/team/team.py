@@ -39,7 +39,7 @@ from ..shared.board import READY
 from ..shared.node_array import AT
 from ..shared.segments import unlink_segments
 from ..spans import announces
-from . import recovery, regrouping, twin, windows
+from . import recovery, regrouping, windows
 from .failure import abort_all
 from .mailbox import Mailbox
 from .waiting import PATIENCE, SETUP_SECONDS, Waiting
@@ -372,7 +372,6 @@ class Team(Waiting):
     def close(self) -> None:
         """Free the communicators. Collective; the team can't be used afterwards."""
         if self.failure is None:
-            twin.close_twin(self)
             self.barrier()
             mail, closed = self.letters, RuntimeError("this team was closed")
             # At once, before an interrupt: a team without letters tells nobody when it fails.

@@ -85,28 +85,20 @@ class Waiting(Failing):
         return self.processes.get(rank)
 
     def on_node(
-        self,
-        kernel,
-        call: int,
-        x: np.ndarray,
-        *arguments,
-        length: int | None = None,
-        goes_on: bool = False,
+        self, kernel, call: int, x: np.ndarray, *arguments, length: int | None = None
     ) -> bool:
         """Run a resumable kernel among the ranks of the node.
 
         Halves are passed as integers with the same bits (halves.py). `length` is that of the call,
-        equal on all ranks; None: that of `x`. `goes_on`: the kernel before this one has begun the
-        call, and did not wait. Returns False if the kernel needs `x` in a window and it does not
-        lie in one.
+        equal on all ranks; None: that of `x`. Returns False if the kernel needs `x` in a window
+        and it does not lie in one.
         """
         self.ready()
-        if not goes_on:
-            self.node_array[AT] = 0
+        self.node_array[AT] = 0
         done = kernel(self.node_array, call, x, *arguments)
         if done == ELSEWHERE:
             return False
-        self.count += not goes_on
+        self.count += 1
         if done != READY:
             length = x.size if length is None else length
             self._wait(call, length, done, kernel, (self.node_array, call, x, *arguments))
@@ -116,27 +108,6 @@ class Waiting(Failing):
         self, call: int, length: int, dtype, kernel, arguments: tuple, route=None
     ) -> None:
         """Run a resumable kernel that exchanges messages, over all ranks or those of `route`."""
-        whole = self._before_messages(call, length, dtype, arguments, route)
-        self.run_exchange(call, length, kernel, whole)
-
-    def post_messages(self, call: int, length: int, dtype, kernel, arguments: tuple) -> tuple:
-        """Run such a kernel once, to begin its exchange; returns what `go_on` needs.
-
-        Until `go_on`, this team must make no other call.
-        """
-        self.buffers = whole = self._before_messages(call, length, dtype, arguments)
-        kernel(*whole)
-        return call, length, kernel, whole
-
-    def go_on(self, call: int, length: int, kernel, arguments: tuple) -> None:
-        """Do the rest of an exchange that `post_messages` has begun."""
-        self.ready()
-        self.run_exchange(call, length, kernel, arguments)
-
-    def _before_messages(
-        self, call: int, length: int, dtype, arguments: tuple, route=None
-    ) -> tuple:
-        """Count the call; returns all arguments of its kernel."""
         self.ready()
         if length > 2**31 - 1:
             raise ValueError(f"elements in a message must be at most 2^31 - 1 (MPI), got {length}")
@@ -145,7 +116,7 @@ class Waiting(Failing):
         link.words[messages.AT] = 0
         link.words[messages.TAG] = calls.tag(call, length, self.count)
         link.handles[messages.DATATYPE] = mpi.datatype(dtype)
-        return link, *numbers, *arguments
+        self.run_exchange(call, length, kernel, (link, *numbers, *arguments))
 
     def by_leaders(self, kernel, call: int, x: np.ndarray, *arguments) -> None:
         """Run a resumable kernel on the node whose first rank also exchanges messages (leaders.py).

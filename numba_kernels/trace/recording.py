@@ -13,9 +13,8 @@ A wait in compiled code is one span, even if it returns to Python in between. A 
 includes the time of their transfer.
 
 Spans of the recording thread are kept, and nest; those of other threads are only counted, unless
-they stand in for the recording thread (spans.standing_in). What is under way while the rank does
-other things (spans.under_way) has a list of its own. Memory is bounded: only the last `limit` spans
-are kept, and the number of lost ones is reported.
+they stand in for the recording thread (spans.standing_in). Memory is bounded: only the last `limit`
+spans are kept, and the number of lost ones is reported.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class _Log:
         self.ring = np.zeros(HEAD + RECORD * limit, np.int64)
         append, mine = self.spans.append, get_ident()
         self.ring[[CAPACITY, OWNER]] = limit, mine
-        self.beside: deque[tuple[str, int, int]] = deque(maxlen=limit)
 
         def keep(name: str, begin: int, end: int) -> None:  # called in every step: must be fast
             if get_ident() == mine or get_ident() in spans.substitutes:
@@ -52,9 +50,6 @@ class _Log:
                 self.others += 1
 
         self.keep = keep
-
-    def keep_beside(self, name: str, begin: int, end: int) -> None:
-        self.beside.append((name, begin, end))
 
     def end_wait(self) -> None:
         """Do the same as `ended`; calling that from here would make Numba compile it again."""
@@ -85,7 +80,6 @@ class Recording:
 
     Attributes (valid after the end):
         spans: list of (name, begin, end), times in ns, ordered by begin; they nest.
-        beside: the same of what was under way meanwhile.
         begin, end: those of the recording, ns.
         lost: number of earlier spans that exceeded the limit.
         others: number of spans of other threads, which are not kept.
@@ -94,7 +88,7 @@ class Recording:
     def __init__(self, limit: int = LIMIT):
         if not isinstance(limit, int) or limit < 1:
             raise ValueError(f"limit must be a whole number, at least 1, got {limit!r}")
-        self.limit, self.spans, self.beside, self.lost, self.others = limit, [], [], 0, 0
+        self.limit, self.spans, self.lost, self.others = limit, [], 0, 0
         self.begin = self.end = 0
 
     def start(self) -> Recording:
@@ -104,7 +98,7 @@ class Recording:
         if _log is None:
             _log = _Log(self.limit)
             _last_ring = _log.ring
-            spans.record_to(_log.ring.ctypes.data, _log.keep, _log.end_wait, _log.keep_beside)
+            spans.record_to(_log.ring.ctypes.data, _log.keep, _log.end_wait)
         _recordings.append(self)
         self._before = _log.count + int(_log.ring[COUNT]), _log.others
         self.begin = perf_counter_ns()
@@ -128,7 +122,6 @@ class Recording:
         )
         kept = (s for s in (*log.spans, *waits) if s[1] >= self.begin and s[2] >= complete)
         self.spans = nested(kept)
-        self.beside = nested(s for s in tuple(log.beside) if s[1] >= self.begin)
         self.lost = log.count + int(log.ring[COUNT]) - count - len(self.spans)
         self.others = log.others - others
         return self

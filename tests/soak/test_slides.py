@@ -2,7 +2,7 @@
 
 It looks at build/slides, so run `make slides` first. It needs Chromium (Debian: apt install
 chromium), and fails without it. Pictures of all slides are in the folder that the environment
-variable TUTORIAL_DL_PICTURES names, if it is set. Type in figures: course/slide_figures.py.
+variable TUTORIAL_DL_PICTURES names, if it is set. Type in figures: slides/figures.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from browser import Page
 
-from tutorial_dl.course import slides
+import render as slides
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "build" / "slides"

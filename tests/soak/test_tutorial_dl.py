@@ -131,10 +131,11 @@ def test_networks_of_the_bench(on_ranks, tests, record):
 
 
 def test_bubbles_of_pipelines(record):
+    from benchmarks.__main__ import PIPELINES
+    from benchmarks.pipelines import merged
     from numba_kernels.bench import one_run
-    from tutorial_dl.bench.pipelines import merged
 
-    rows = merged([one_run(bench.PIPELINES, 2, 20.0, full=False) for _ in range(bench.STARTS)])
+    rows = merged([one_run(PIPELINES, 2, 20.0, full=False) for _ in range(bench.STARTS)])
     bubbles = {one["algorithm"]: (one["bubble"], one["predicted_bubble"]) for one in rows}
     for name, (found, right) in bubbles.items():
         if not name.startswith("zb_h1"):
@@ -144,12 +145,14 @@ def test_bubbles_of_pipelines(record):
     record("bubble of zb_h1, of 1f1b's, m = S = 2", "< 0.67", f"{ratio:.2f}", ratio < 2 / 3)
 
 
-@pytest.mark.parametrize("part", [bench.THROUGHPUT, bench.TENSOR_PART])
+@pytest.mark.parametrize("part", ["pipeline_throughput", "tensor_throughput"])
 def test_throughput_of_divided_models(record, part):
     from numba_kernels.bench import one_run
     from numba_kernels.bench.rows import merge
 
-    for one in merge([one_run(part, 2, 30.0, full=False) for _ in range(bench.STARTS)]):
+    for one in merge(
+        [one_run(f"benchmarks.{part}", 2, 30.0, full=False) for _ in range(bench.STARTS)]
+    ):
         found = one["fraction_of_limit"]
         name = f"{one['what']}, {one['algorithm']}, 2 ranks; {one['peer']}"
         record(name, "0.85 of ideal", f"{found:.2f}", found >= 0.85)

@@ -34,11 +34,14 @@ def wrong(line: str, targets: set[str]) -> str:
     if words[0] == "make":
         unknown = [word for word in words[1:] if "=" not in word and word not in targets]
         return f"make has no target {unknown[0]}" if unknown else ""
-    if "tutorial_dl" in words:
-        from tutorial_dl.cli.commands import app
-
+    package = next((word for word in words if word in ("tutorial_dl", "benchmarks")), None)
+    if package:
+        if package == "benchmarks":
+            from benchmarks.__main__ import app
+        else:
+            from tutorial_dl.cli.commands import app
         try:
-            parse(typer.main.get_command(app), words[words.index("tutorial_dl") + 1 :])
+            parse(typer.main.get_command(app), words[words.index(package) + 1 :])
         except Exception as error:  # of typer's own copy of click, or of click
             said = getattr(error, "message", None) or repr(error)
             # A file that a text names is there only where the text's commands are run

@@ -79,7 +79,6 @@ SMALL = {
         "epoch % (epochs // 20) == 0": "epoch % (epochs // 4) == 0",
     },
     "21_distributed_gans": {
-        '"hidden": 60_000': '"hidden": 6_000',
         "trainer.fit(40)": 'trainer.fit(15 if name == "synchronous" else 6)',
     },
     "22_calorimeter_gan": {"epochs = 8": "epochs = 2", "n=256)": "n=32)"},

@@ -27,8 +27,8 @@ from numba.core.cpu import CPUContext, CPUTargetOptions
 from numba.core.debuginfo import DIBuilder, DummyDIBuilder
 from numba.core.dispatcher import Dispatcher
 
-from numba_kernels.jit import assembly
 from numba_kernels.jit.cache import KernelCache
+from tutorial_dl.course import assembly
 
 # Sources ---------------------------------------------------------------------------------------
 

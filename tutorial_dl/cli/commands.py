@@ -11,7 +11,7 @@ import typer
 from numba_kernels import launch
 
 from .. import __version__, config
-from . import cluster, flags, notebooks, site, slides  # noqa: F401  (flags changes what --help shows)
+from . import cluster, flags, notebooks  # noqa: F401  (flags changes what --help shows)
 from .errors import check_writable, fail, one_line
 from .parameters import (
     BATCH_SIZE,
@@ -35,8 +35,6 @@ app = typer.Typer(
 
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(notebooks.app, name="notebooks")
-app.add_typer(site.app, name="site")
-app.add_typer(slides.app, name="slides")
 SAVING_SECONDS = 60.0  # after SIGTERM, the time that ranks have to write a checkpoint
 
 
@@ -270,40 +268,35 @@ def layout(
         command.main(**given)
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})
 def bench(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="networks, pipelines, sharding, gans, gan-strategies, digits-gan or shower-gan."
-        ),
-    ] = "networks",
+    words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     ranks: number("Number of ranks to start.", *RANKS) = 2,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="Approximate time to measure networks, pipelines or gans, in seconds.",
-            show_default="60",
-        ),
-    ] = None,
-    seeds: number("Number of seeds of digits-gan (default 5) or shower-gan (3).") = None,
-    first_seed: number("The first of these seeds (default 0).") = None,
-    epochs: number("The most epochs of a seed of digits-gan or shower-gan (default 60).") = None,
+    seconds: Annotated[float, typer.Option(help="Approximate time to measure, in seconds.")] = 60,
     json: file_option("Write the rows as JSON; - prints them.") = None,
 ) -> None:
-    """Time training steps against Keras, and PyTorch if installed; or measure GANs.
-
-    networks: three networks. pipelines: bubbles, and samples per second against one rank. sharding:
-    the memory of ranks that divide a model's weights, gradients and optimizer state. gans:
-    overlapped reductions, the GAN of 25^3 showers, showers made per second. gan-strategies: a GAN
-    of numbers by every strategy, 5 seeds. digits-gan and shower-gan: quality after training with 5
-    and 3 seeds, minutes each; what is asked stands beside what was measured. Rows are written after
-    each seed, and rows of other seeds in the JSON file are kept.
-    """
+    """Time training steps of three networks against their gradients alone, and against Keras."""
     from .. import bench as benches
 
     with one_line():
-        benches.main(ranks, seconds, json, what, seeds, first_seed, epochs)
+        benches.main(ranks, seconds, json, words or ())
+
+
+ELSEWHERE = {
+    "site": "make site; python docs/site draws README's figure",
+    "slides": "make slides; python slides/measure.py measures their numbers",
+}
+
+
+def gone(
+    context: typer.Context, words: Annotated[list[str] | None, typer.Argument()] = None
+) -> None:
+    """A command that is a script of the repository now."""
+    fail(f"{context.info_name} is now, in a copy of the repository: {ELSEWHERE[context.info_name]}")
+
+
+for _name in ELSEWHERE:
+    app.command(_name, hidden=True, context_settings={"ignore_unknown_options": True})(gone)
 
 
 @app.command()

@@ -5,7 +5,8 @@ exercises/    the checks of the notebooks' exercises
 plotting/     their figures
 measure.py    latencies and bandwidths; traffic.py: how many bytes an algorithm moves
 virtual_ranks.py  ranks for learners' functions: as threads, or with a limit on every wait
-site/         the pages of the site
+two_peaks.py  a small GAN, and how runs of it are judged
+assembly.py   which vector instructions a compiled loop has
 overlap.py    reducing gradients during the backward pass, which does not pay on one node
 """
 

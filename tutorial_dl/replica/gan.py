@@ -43,9 +43,8 @@ class Rules:
         loss: "non_saturating" or "wasserstein".
         discriminator_steps: Steps of the discriminator per step of the generator (k).
         turns: "alternating": the discriminator learns from what the generator makes after its step
-            of the round. "simultaneous": both gradients are taken at the weights before the round;
-            then the reduction of one can be under way while the other is computed, but the players
-            circle around each other more (Mescheder et al., arXiv 1801.04406).
+            of the round. "simultaneous": both gradients are taken at the weights before the round,
+            and the players circle around each other more (Mescheder et al., arXiv 1801.04406).
         smoothing: Real samples have the label 1 - smoothing.
         flips: Share of the real samples whose label is 0 instead.
         penalty: Weight c of the gradient penalty; Wasserstein only.

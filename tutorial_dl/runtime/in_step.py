@@ -6,7 +6,6 @@ from numba_kernels.spans import each
 
 from ..layout.layout import Layout
 from ..replica.base import Batch
-from .at_once import AtOnce
 from .callback import agree_on_callbacks
 from .errors import NotFinite, Terminated
 from .loop import Loop
@@ -48,21 +47,20 @@ class InStepLoop(Loop):
     def train(self, epochs: int, bar, signals) -> None:
         run, pulse = self.run, Pulse(self.run.team)
         first = len(run.history.epochs)
-        rounds = AtOnce(run.players, run.overlap) if run.at_once else None
         for epoch in range(first, first + epochs):
-            self.epoch(epoch, bar, signals, pulse, rounds)
+            self.epoch(epoch, bar, signals, pulse)
             if self.ends(signals):
                 break
         run.tell("on_fit_end")
 
-    def epoch(self, number: int, bar, signals, pulse: Pulse, rounds: AtOnce | None) -> None:
+    def epoch(self, number: int, bar, signals, pulse: Pulse) -> None:
         """Do the remaining updates of an epoch, validate, and append a row to the history."""
         run = self.run
         at_once = run.strategy.updates_a_step
         since = run.clock.now() - run.sums[0, 2]
         for batch in each("data", run.batches.epoch(number, run.round)):
             run.set_rate(run.steps)
-            done = self.round(batch, rounds)
+            done = self.round(batch)
             run.steps += at_once
             run.round += 1
             run.sums += [(loss * samples, samples, 0) for loss, samples in done]
@@ -90,13 +88,16 @@ class InStepLoop(Loop):
         row = run.end_epoch(bar, number, losses, metrics, totals[0, 1], seconds)
         run.tell("on_epoch_end", row)
 
-    def round(self, batch: Batch, rounds: AtOnce | None) -> list[tuple[float, int]]:
-        """One step of each player."""
+    def round(self, batch: Batch) -> list[tuple[float, int]]:
+        """One step of each player; returns (mean loss, samples) of each."""
         run = self.run
-        if rounds is None:
+        if not run.at_once:
             return [self.step(player, player.part(batch, run)) for player in run.players]
         parts = [player.part(batch, run) for player in run.players]
-        return rounds.round(lambda player, part: self.step(player, part, "begin"), parts)
+        pairs = zip(run.players, parts, strict=True)
+        gradients = [self.step(player, part, "begin") for player, part in pairs]
+        both = zip(run.players, gradients, strict=True)
+        return [player.strategy.end(*its) for player, its in both]
 
     def step(self, player: Player, batch: Batch, part: str = "step") -> tuple[float, int]:
         """One step of a player, or the part of it that has this name in Strategy.

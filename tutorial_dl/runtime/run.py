@@ -12,7 +12,6 @@ import numpy as np
 from numba_kernels.optimizers import Optimizer
 from numba_kernels.spans import span
 from numba_kernels.team.team import Team
-from numba_kernels.team.twin import is_twin, twin_of
 
 from ..data import Batches, Dataset, Stream
 from ..layout.layout import Layout
@@ -70,10 +69,8 @@ class Run:
         layout: The role of each rank.
         team: The ranks of this run; all of them, or a part (one group of a search).
         clock: The clock that the run measures time with (clock.py).
-        at_once: Whether all gradients of a round are taken at the weights before it (at_once.py);
-            otherwise each player sees the steps of those before it.
-        overlap: Whether their reductions overlap; one of two players then trains on the team's
-            twin (numba_kernels/team/twin.py).
+        at_once: Whether all gradients of a round are taken at the weights before it; otherwise
+            each player sees the steps of those before it.
 
     The other arguments are those of `Trainer`; `Trainer.of(loop)` trains it.
 
@@ -104,7 +101,6 @@ class Run:
     check_every: int = 200
     compile: str = "auto"
     at_once: bool = False
-    overlap: bool = False
 
     def __post_init__(self):
         if self.check_every < 1:
@@ -114,12 +110,9 @@ class Run:
             raise ValueError(f"several players need different names, got {names}")
         for player in self.players:
             player.strategy.join(player.team)
+            if not player.strategy.team is player.team is self.team:
+                raise ValueError("a run, its players and their strategies must have the same team")
             player.strategy.take(player.replica)
-            if player.strategy.team is not player.team or not self._fits(player.team):
-                raise ValueError(
-                    "a run, its players and their strategies must have the same team, or with "
-                    "overlap this team and its twin"
-                )
         if len({player.strategy.updates_a_step for player in self.players}) > 1:
             raise ValueError("all players of a run must make equally many updates per step")
         self.clock, self.callbacks = self.clock or Clock(), list(self.callbacks)
@@ -128,11 +121,7 @@ class Run:
         self.lost_ranks, self.saving = [], None
         self.compiled: dict[tuple[str, str], str] = {}
         self._attached, self._generation = False, 0  # the team's when its ranks last agreed
-        self._known = self.team.generation
         self.begin_epoch()
-
-    def _fits(self, team: Team) -> bool:
-        return team is self.team or (self.overlap and is_twin(self.team, team))
 
     player = property(lambda self: self.players[0])
     replica = property(lambda self: self.player.replica)
@@ -150,10 +139,6 @@ class Run:
     def agree(self, loop) -> None:
         """Before the first step, and after a failure: make all ranks begin with the same state."""
         self.team.ready()
-        if self._known != self.team.generation:  # recovered; its twin failed with it
-            if any(player.team is not self.team for player in self.players):
-                twin_of(self.team)
-            self._known = self.team.generation
         if self._attached and self._generation == self.team.generation:
             return
         # A failure may have come when some ranks had attached and others had not.

@@ -161,17 +161,6 @@ class OneModel(Strategy):
         # Ranks that compute a sample together have counted it once each.
         return loss, samples * self.sharers.size // self.copies.size
 
-    def post(self, loss: float, samples: int) -> tuple[float, int] | None:
-        """Begin what `end` does, and go on: see `Step.post`. Returns as `skipped` does."""
-        skipped = self.skipped(loss, samples)
-        if skipped is None:
-            self.update.post(loss, samples)
-        return skipped
-
-    def complete(self) -> tuple[float, int]:
-        """Do the rest, if `post` returned None; returns as `step` does."""
-        return self.constrained(self.update.complete())
-
     def resume(self) -> None:
         """After a failure: make all ranks agree again. (One rank agrees with itself.)"""
 

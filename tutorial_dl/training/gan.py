@@ -20,7 +20,6 @@ import numpy as np
 
 from numba_kernels import optimizers
 from numba_kernels.optimizers.base import check_range
-from numba_kernels.team.twin import twin_of
 
 from .. import strategies
 from ..config import WITH_MASTER
@@ -119,7 +118,6 @@ def gan_trainer(
     shuffle: bool = True,
     discriminator: Any = None,
     check_every: int = 200,
-    overlap: bool | None = None,
     **options: Any,
 ) -> Trainer:
     """Make a Trainer for the game. Collective.
@@ -134,14 +132,15 @@ def gan_trainer(
             with a master uses the first.
         average: An `Average` of the caller's; None: one is made. It is the first of the
             trainer's callbacks, except with a master, which has none.
-        overlap: Whether the generator's reduction is under way while the discriminator's gradient
-            is computed, on the team's twin; for rules with simultaneous turns. It changes no
-            result. None: where that is possible.
         watch: Whether to look out for a collapse and for dead players (gan_watch.py).
         options: Of the strategy.
 
     The other arguments are those of `Trainer`.
     """
+    if "overlap" in options:
+        raise TypeError(
+            "overlap saved no time and has gone: leave it out (the weights are the same)"
+        )
     dataset.check_finite()
     data = numbered(dataset)
     both = optimizers_of(game, optimizer, rates)
@@ -152,8 +151,6 @@ def gan_trainer(
                 f"with strategy {strategy!r}, which has a master, both players train by one rule, "
                 f"got {discriminator!r} for the discriminator"
             )
-        if overlap:
-            raise ValueError(f"overlap is for ranks in step, and {strategy!r} has a master")
         rule = strategies.get(strategy, team, **options)
         if optimizer is None and rule.default_optimizer != "adam":  # it needs another kind
             both = optimizers_of(game, rule.default_optimizer, rates)
@@ -170,24 +167,11 @@ def gan_trainer(
             f"simultaneous turns need strategies {' or '.join(sorted(BEGUN_AND_ENDED))}, got "
             f"{' and '.join(dict.fromkeys(names))}"
         )
-    if overlap and not at_once:
-        raise ValueError(
-            "reductions can't overlap where players take turns: each needs what the other's step "
-            "has changed; Rules(turns='simultaneous') lets them"
-        )
-    of_discriminator = strategies.get(names[1], team, **options)
-    team = of_discriminator.team
-    in_two = names[0] == "synchronous" and (of_discriminator.two_steps or both[0].undivided)
-    if overlap and in_two:
-        raise ValueError(
-            "reductions can't overlap with an allreduce, which waits for all ranks: leave out "
-            "overlap, or algorithm, compression and an optimizer that needs all weights at once"
-        )
-    overlap = at_once and team.size > 1 and not in_two and overlap is not False
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    own = twin_of(team) if overlap else team
-    rules = [strategies.get(names[0], own, **options), of_discriminator]
+    rules = [strategies.get(names[0], team, **options)]
+    team = rules[0].team
+    rules.append(strategies.get(names[1], team, **options))
     average = Average(game) if average is None else average
     batches = Batches(
         data.train, batch_size * rules[0].updates_a_step, seed, *InStepLoop.shard(team), shuffle
@@ -196,7 +180,7 @@ def gan_trainer(
         players(game, rules, both), data, batches, InStepLoop.layout(rules[0], team), team,
         callbacks=[average, *([Watch(game)] if watch else []), *callbacks_of(callbacks)],
         timeline=timeline, clip_norm=clip_norm, check_every=check_every,
-        at_once=at_once, overlap=overlap,
+        at_once=at_once,
     )  # fmt: skip
     loop = InStepLoop(run)
     if checkpoint is not None:

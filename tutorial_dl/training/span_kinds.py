@@ -3,7 +3,7 @@
 Spans nest, as calls do: time within an inner span counts for the inner one, not the outer one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from numba_kernels.spans import COLLECTIVES, STEP, SUMS, WAITS
@@ -26,7 +26,6 @@ class Row(NamedTuple):
     begin: int  # of the recording
     end: int
     spans: list[Span]
-    beside: Sequence[Span] = ()  # what was under way meanwhile
 
 
 def kind(name: str) -> str:

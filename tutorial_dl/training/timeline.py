@@ -49,7 +49,6 @@ from numba_kernels.trace.recording import LIMIT, Recording
 from ..options import check_timeline
 from .span_kinds import Row, flat, kind, share_out
 
-BESIDE = 1_000_000  # added to a rank's number: the Chrome trace's thread of what is under way
 __all__ = ["Timeline", "each", "gather", "record", "span"]
 
 
@@ -80,7 +79,6 @@ class Record(Recording):
             "begin": self.begin,  # ns of the node's monotonic clock, as for the spans
             "end": self.end,
             "spans": [list(each) for each in self.spans],  # [name, begin, end]
-            "beside": [list(each) for each in self.beside],  # under way meanwhile
             "lost": self.lost,
             "others": self.others,
             "clock": [],  # [time, ahead of rank 0, error], if nodes have compared clocks
@@ -157,7 +155,7 @@ class Timeline:
         rows = []
         for rank in self.ranks:
             ahead = (lambda t, w=rank["wall"]: -w) if self._by_wall() else _ahead(rank["clock"])
-            row = Row(**{name: rank[name] for name in Row._fields if name in rank})
+            row = Row(**{name: rank[name] for name in Row._fields})
             rows.append(_moved(row, ahead))
         first = min(row.begin for row in rows)
         return [_moved(row, lambda time: first) for row in rows]
@@ -209,14 +207,6 @@ class Timeline:
             events.append(_metadata("thread_name", **place, args={"name": f"rank {row.rank}"}))
             events.append(_metadata("thread_sort_index", **place, args={"sort_index": row.rank}))
             events += [_complete(*each, place) for each in row.spans]
-            if row.beside:
-                place["tid"] += BESIDE
-                words = {"name": f"rank {row.rank}, under way"}
-                events.append(_metadata("thread_name", **place, args=words))
-                events.append(
-                    _metadata("thread_sort_index", **place, args={"sort_index": row.rank})
-                )
-                events += [_complete(*each, place) for each in row.beside]
         notes = {"notes": self.notes()}
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": notes}
 
@@ -254,12 +244,9 @@ def _metadata(name: str, pid: int, args: dict, tid: int = 0) -> dict:
 
 def _moved(row: Row, by) -> Row:
     """The row with `by(time)` subtracted from all its times."""
-    spans, beside = (
-        [(name, begin - by(begin), end - by(end)) for name, begin, end in each]
-        for each in (row.spans, row.beside)
-    )
+    spans = [(name, begin - by(begin), end - by(end)) for name, begin, end in row.spans]
     times = {"begin": row.begin - by(row.begin), "end": row.end - by(row.end)}
-    return row._replace(spans=spans, beside=beside, **times)
+    return row._replace(spans=spans, **times)
 
 
 def _ahead(clock: list[list[int]]):

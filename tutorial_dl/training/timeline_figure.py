@@ -13,7 +13,6 @@ PIECES = 250  # if a row has more pieces, it is drawn as shares of the time
 COLUMNS = 200  # columns of such a row
 STEPS = 4  # how many are shown where there are many
 OTHER = "no span"
-WHOLE, LOWER = (-0.38, 0.76), (0.08, 0.3)  # of a rank's bar: top below its middle, height
 EDGE = {"edgecolor": "#777777", "linewidth": 0.4}
 
 # Waiting is hatched, so that it is visible without colours too.
@@ -24,7 +23,6 @@ LOOKS = {
     "sum backward": {"facecolor": style.YELLOW, "hatch": "..."},
     "reduce": {"facecolor": style.ORANGE},
     "reduce + update": {"facecolor": style.ORANGE},
-    "reducing": {"facecolor": style.ORANGE, "hatch": "..."},  # while the rank does other things
     "update": {"facecolor": style.GREEN},
     "hand out": {"facecolor": style.YELLOW},
     "validation": {"facecolor": style.PINK},
@@ -52,9 +50,7 @@ def spans(timeline, window: tuple[float, float] | str = "auto") -> style.Figure:
     rows = timeline.rows
     begin, end = _window(rows, window)
     drawn = [(row, _within(flat(row.spans), row, begin, end)) for row in rows]
-    beside = [_cut(flat(row.beside), begin, end) for row in rows]
-    every = [*(pieces for _, pieces in drawn), *beside]
-    names = dict.fromkeys(name for pieces in every for name, _, _ in pieces)
+    names = dict.fromkeys(name for _, pieces in drawn for name, _, _ in pieces)
     looks = _looks(sorted(names, key=_place))
     crowded = max((len(pieces) for _, pieces in drawn), default=0) > PIECES
     unit, per_unit = ("s", 1e9) if end - begin > 20e9 else ("ms", 1e6)  # per_unit: in ns
@@ -62,8 +58,6 @@ def spans(timeline, window: tuple[float, float] | str = "auto") -> style.Figure:
         for place, (row, pieces) in enumerate(drawn):
             draw = _draw_shares if crowded else _draw_pieces
             draw(ax, place, pieces, looks, begin, end, per_unit)
-            if beside[place] and not crowded:
-                _draw_pieces(ax, place, beside[place], looks, begin, end, per_unit, LOWER)
             shares = share_out(pieces, *_part(row, begin, end))
             text = " / ".join(f"{100 * shares[kind]:.0f} %" for kind in KINDS)
             at_right = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 9}
@@ -79,7 +73,6 @@ def spans(timeline, window: tuple[float, float] | str = "auto") -> style.Figure:
             ylim=(len(rows) - 0.4, -0.6),
             xlabel=f"time since the recording began, {unit}"
             + f"; shares of every {(end - begin) / per_unit / COLUMNS:.3g} {unit}" * crowded
-            + "\nthe lower part of a bar: what is under way meanwhile" * any(beside)
             + "".join(f"\n{note}" for note in timeline.notes()),
             title=_title(rows, begin, end),
         )
@@ -159,17 +152,10 @@ def _part(row: Row, begin: int, end: int) -> tuple[int, int]:
     return low, max(low, min(end, row.end))
 
 
-def _cut(pieces, begin: int, end: int):
-    """The pieces between `begin` and `end`."""
-    inside = ((name, max(first, begin), min(last, end)) for name, first, last in pieces)
-    return [piece for piece in inside if piece[1] < piece[2]]
-
-
-def _draw_pieces(ax: Axes, place: int, pieces, looks, begin, end, per_unit, part=WHOLE) -> None:
-    top, height = part
+def _draw_pieces(ax: Axes, place: int, pieces, looks, begin, end, per_unit) -> None:
     for name, look in looks.items():
         bars = [(b / per_unit, (e - b) / per_unit) for each, b, e in pieces if each == name]
-        ax.broken_barh(bars, (place + top, height), **EDGE, **look)
+        ax.broken_barh(bars, (place - 0.38, 0.76), **EDGE, **look)
 
 
 def _draw_shares(ax: Axes, place: int, pieces, looks, begin, end, per_unit) -> None:

@@ -68,14 +68,3 @@ from mpi4py import MPI
 from numba_kernels.team import windows, world
 
 print(windows.ranks_a_node(4), world.ranks_in_world(MPI.COMM_WORLD))
-
-# %% A second team, whose calls may be under way beside those of the first
-# shows: twin
-import numpy as np
-
-from numba_kernels import Team
-from numba_kernels.team.twin import twin_of
-
-team = Team()
-twin = twin_of(team)
-print(twin is twin_of(team), twin.allreduce(np.ones(1)), team.allreduce(np.ones(1)))

@@ -70,7 +70,7 @@ NO_ELEMENTS = {
         allreduce.pairwise: part
         shared.board: arrive publish all_arrived meet release released reached alike
         step.between: one_of arriving add_up_nodes
-        step.kernels: all_there add_up announce arrive_with floats_of rows_for_weights meet part
+        step.kernels: all_there add_up floats_of rows_for_weights meet part
         shared.node_array: row_of elements_at board_of tile_like locate
         shared.stage: on_stage short_stage lead_stage
         star.helping: offset

@@ -119,49 +119,6 @@ def test_wherever_weights_are_over_messages(on_ranks, env):
     on_ranks(4, wherever_weights_are, ["momentum", "adam", "lars"], env=env)
 
 
-def posted():
-    """Posted, and completed after the step of another team: the same as in one call, bit for bit.
-
-    Every third time no rank has samples; rank 0 has none in the others.
-    """
-    from numba_kernels import Team
-    from numba_kernels.optimizers import LAMB, Adam
-    from numba_kernels.step.step import Step
-
-    team, n, random = Team(), 70_001, np.random.default_rng(5)
-    other, mine = team.split(0), random.normal(size=(6, n)).astype("f4") * (1 + team.rank)
-    between = Step(other, Adam(), np.zeros(10, "f4"), other.empty(10, "f4"))
-    for optimizer, clip in ((Adam(), None), (Adam(), 1.0), (LAMB(), None)):
-        steps = []
-        for place in ("rows", "private"):
-            w = weights_in(team, place, n, "f4")
-            w[:] = 1
-            steps.append(Step(team, optimizer, w, team.empty(n, "f4"), [0, 40_000], clip))
-        called, step = steps
-        for turn, gradient in enumerate(mine):
-            samples = max(team.rank, team.size == 1) if turn % 3 < 2 else 0
-            called.gradient[:] = step.gradient[:] = gradient
-            expected = called(0.5, samples)
-            step.post(0.5, samples)
-            before = step.parameters.copy()
-            between(0.0, 1)
-            assert (step.parameters == before).all()  # nobody changes weights of others yet
-            other.barrier()
-            assert step.complete() == expected
-            assert (step.parameters == called.parameters).all()
-        assert (step.parameters != 1).any()
-
-
-@pytest.mark.parametrize("env", [{}, {"NUMBA_KERNELS_NODE": "1"}, {"NUMBA_KERNELS_NODE": "2"}])
-def test_posted_and_completed_is_as_called(on_ranks, env):
-    """On one node; on three; with a node of two ranks and one of one."""
-    on_ranks(3, posted, env=env)
-
-
-def test_alone_there_is_nothing_to_post(on_ranks):
-    on_ranks(1, posted)
-
-
 def common_memory():
     """Ranks of a node read what one of them writes; other nodes have their own memory."""
     from numba_kernels import MismatchError, Team

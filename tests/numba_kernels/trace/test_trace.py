@@ -2,7 +2,6 @@
 
 import threading
 import time
-from time import perf_counter_ns
 
 import clock
 import numpy as np
@@ -271,20 +270,6 @@ def test_other_threads_are_counted():
         with trace.span("here"):
             pass
     assert [s[0] for s in seen.spans] == ["here"] and seen.others == 3
-
-
-def test_what_is_under_way_has_a_list_of_its_own():
-    from numba_kernels import trace
-
-    spans.under_way("nobody records", perf_counter_ns())
-    with trace.Recording() as seen:
-        begin = perf_counter_ns()
-        with trace.span("here"):
-            spans.under_way("there", begin)
-    spans.under_way("nobody records", begin)
-    assert [s[0] for s in seen.spans] == ["here"] and seen.others == 0
-    ((name, first, last),) = seen.beside
-    assert name == "there" and first == begin <= seen.spans[0][1] <= last <= seen.spans[0][2]
 
 
 def test_a_thread_that_stands_in_has_the_spans_and_waits_of_the_one_that_waits_for_it():

@@ -1,7 +1,6 @@
 """`python -m tutorial_dl bench`: all measured programs do the same work. Speed is not tested."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -85,55 +84,26 @@ def test_what_is_measured(on_ranks, tmp_path, monkeypatch, capsys):
         assert one["what"] == "training step, mlp" and one["parameters"] == PARAMETERS["mlp"]
         assert one["ours_us"] > 0 and one["ratio"] == pytest.approx(one["peer_us"] / one["ours_us"])
     assert [one["peer_samples"] for one in merged] == [8, 4, 4]
-    # Test the remaining code with a stand-in for torch that takes 7 ms per step.
-    one_run = {bench.PART: rows, bench.PIPELINES: []}
-    monkeypatch.setattr(bench, "one_run", lambda part, *_, **__: one_run[part])
-    monkeypatch.setattr(bench, "torch_steps", lambda *_: {"mlp": [0.007] * 3})
-    monkeypatch.setenv(bench.TORCH, sys.executable)
-    bench.main(2, 1.0, str(tmp_path / "all.json"))
+    monkeypatch.setattr(bench, "one_run", lambda *_, **__: rows)
+    bench.main(2, 1.0, str(tmp_path / "all.json"), ["networks"])
     result = json.loads((tmp_path / "all.json").read_text())
-    assert result["rows"][:3] == [one | {"starts": 3} for one in merged]
-    assert result["rows"][3]["peer"] == bench.DDP
-    assert result["rows"][3]["peer_us"] == pytest.approx(7000)
-    said = capsys.readouterr()
-    assert said.out.count("training step, mlp") == 4 and said.err == ""
-    # If it fails in the second start, the other rows are kept.
-    times = iter([{"mlp": [0.007] * 3}])
-
-    def fails_later(*_):
-        for each in times:
-            return each
-        raise ValueError("DDP was aborted")
-
-    monkeypatch.setattr(bench, "torch_steps", fails_later)
-    bench.main(2, 1.0, str(tmp_path / "kept.json"))
-    kept = json.loads((tmp_path / "kept.json").read_text())
-    assert kept["rows"] == result["rows"][:3]
-    assert "note: without rows of torch DDP over gloo: DDP was aborted" in capsys.readouterr().err
+    assert result["rows"] == [one | {"starts": 3} for one in merged]
+    assert capsys.readouterr().out.count("training step, mlp") == 3
 
 
-def test_torch_is_found_where_it_is_named(monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv(bench.TORCH, str(tmp_path))
-    with pytest.raises(ValueError, match="must be the path of a Python that has torch, got"):
-        bench.main(2, 1.0, None)
-    monkeypatch.delenv(bench.TORCH)
-    monkeypatch.setattr(bench, "find_spec", lambda name: None)
-    assert bench.torch_python() is None
-    monkeypatch.setattr(bench, "one_run", lambda *_, **__: [])
-    bench.main(2, 1.0, "-")
-    said = capsys.readouterr()
-    assert json.loads(said.out)["rows"] == [] and "no torch found" in said.err
-
-
-def test_a_torch_that_fails_is_an_error_in_words(tmp_path):
-    fake = tmp_path / "python"
-    fake.write_text("#!/bin/sh\necho no torch module >&2\nexit 3\n")
-    fake.chmod(0o755)
-    with pytest.raises(ValueError, match=r"torch_ddp\.py failed: no torch module"):
-        bench.torch_steps(str(fake), 2, 1.0)
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
-def test_refused(seconds):
-    with pytest.raises(ValueError, match="--seconds"):
-        bench.main(2, seconds, None)
+@pytest.mark.parametrize(
+    ("seconds", "words", "said"),
+    [
+        (0.0, "", "--seconds must be more than 0 and less than 3600, got 0.0"),
+        (float("nan"), "", "--seconds"),
+        (
+            1.0,
+            "digits-gan --seeds 1",
+            "in a copy of the repository: python -m benchmarks digits-gan",
+        ),
+        (1.0, "--seeds 1", "bench measures networks, and takes no --seeds"),
+    ],
+)
+def test_refused(seconds, words, said):
+    with pytest.raises(ValueError, match=said):
+        bench.main(2, seconds, None, words.split())

@@ -41,15 +41,12 @@ def weights_of(trainer):
     return [player.replica.parameters.copy() for player in trainer.players]
 
 
-def equals_serial(expected, overlap=False):
+def equals_serial(expected):
     from numba_kernels.team.team import Team
 
     team = Team()
     for options, (weights, row) in zip(FORMS, expected, strict=True):
-        if overlap and "turns" not in options.get("rules", {}):
-            continue
-        trainer = trainer_of(team=team, overlap=overlap, **options)
-        assert len({id(player.team) for player in trainer.players}) == (2 if overlap else 1)
+        trainer = trainer_of(team=team, **options)
         trainer.fit(2)
         for mine, alone in zip(weights_of(trainer), weights, strict=True):
             np.testing.assert_allclose(mine, alone, rtol=1e-5, atol=1e-9)
@@ -73,88 +70,9 @@ def test_synchronous_is_serial(on_ranks, ranks):
         expected.append([[w.tolist() for w in weights_of(trainer)], trainer.history.last])
     expected = json.loads(json.dumps(expected))
     on_ranks(ranks, equals_serial, expected)
-    if ranks > 1:  # on one node, and on two
-        on_ranks(ranks, equals_serial, expected, True)
+    if ranks > 1:  # on two nodes
         env = {"NUMBA_KERNELS_NODE": str(ranks - 1)}
-        on_ranks(ranks, equals_serial, expected, True, env=env)
-
-
-def overlaps():
-    """While a discriminator's gradient is computed, the generator's reduction goes on.
-
-    A rank sees there that the others have begun it, too: their counts on the board, or the sums of
-    samples that they send first. Afterwards one rank fails in such a gradient; and all train on.
-    """
-    from mpi4py import MPI
-
-    from numba_kernels.shared.board import COUNT
-    from numba_kernels.team import twin
-    from numba_kernels.team.team import Team
-    from tutorial_dl.training.timeline import Timeline
-    from tutorial_dl.training.trainer import TrainingError
-
-    team, seen = Team(), Timeline()
-    options = {"team": team, "rules": {"turns": "simultaneous"}, "watch": False}
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-        trainer_of(batch_size=0, **options)
-    assert team not in twin._twins  # nothing was made for a trainer that was refused
-    trainer = trainer_of(timeline=seen, **options)
-    generator, judge = trainer.players
-    trainer.run.agree(trainer.loop)
-    own, step, count = generator.team, generator.strategy.update, 0
-    first, second = generator.replica.compute_gradient, judge.replica.compute_gradient
-
-    def begins(batch):
-        nonlocal count
-        count = own.board[own.place, COUNT]
-        if not step.shared:
-            step.plan.sums[:] = -1
-        return first(batch)
-
-    def all_have_begun():
-        if step.shared:
-            return (own.board[:, COUNT] > count).all()
-        MPI.COMM_WORLD.Iprobe()  # MPI receives while it is called
-        return (step.plan.sums >= 0).all()
-
-    def waits(batch):
-        own.wait_until(all_have_begun, 600)
-        return second(batch)
-
-    generator.replica.compute_gradient, judge.replica.compute_gradient = begins, waits
-    trainer.fit(1)
-    mine = seen.ranks[team.rank if team.rank == 0 else -1]
-    computing = [s for s in mine["spans"] if s[0] == "gradient"][1::2]
-    ending = [s for s in mine["spans"] if s[0] == "reduce + update"][::2]
-    assert len(mine["beside"]) == len(computing) == len(ending) == 11
-    for reducing, gradient, other in zip(mine["beside"], computing, ending, strict=True):
-        assert reducing[0] == "reducing" and mine["others"] == 0
-        assert reducing[1] <= gradient[1] and other[2] <= reducing[2]
-    if team.rank == 0:
-        lower = [e["tid"] for e in seen.chrome()["traceEvents"] if e["name"] == "reducing"]
-        assert len(set(lower)) == team.size and min(lower) >= 1_000_000
-        assert "what is under way meanwhile" in seen.figure().axes[0].get_xlabel()
-
-    del judge.replica.compute_gradient, generator.replica.compute_gradient
-    if team.rank == 1:
-        judge.replica.compute_gradient = lambda batch: (float("nan"), 3)
-    with pytest.raises(TrainingError if team.rank == 1 else Exception, match="rank 1"):
-        trainer.fit(1)
-    team.recover()
-    if team.rank == 1:
-        del judge.replica.compute_gradient
-    other = trainer_of(**options)  # it uses the same two teams, and recovers the second
-    assert other.players[0].team is own and own.failure is None
-    for one in (other, trainer):
-        one.fit(1)
-        assert np.isfinite(one.history.last["generator_loss"])
-    team.close()
-    assert "closed" in str(own.failure)
-
-
-@pytest.mark.parametrize("env", [{}, {"NUMBA_KERNELS_NODE": "1"}])
-def test_reductions_overlap(on_ranks, env):
-    on_ranks(2, overlaps, env=env)
+        on_ranks(ranks, equals_serial, expected, env=env)
 
 
 def resumed(folder):
@@ -236,12 +154,8 @@ def test_two_strategies_and_what_is_refused():
         trainer_of("downpour", rules={"discriminator_steps": 2})
     with pytest.raises(ValueError, match=r"simultaneous turns need .*, got hogwild$"):
         trainer_of("hogwild", rules={"turns": "simultaneous"})
-    with pytest.raises(ValueError, match="overlap is for ranks in step, and 'downpour'"):
-        trainer_of("downpour", overlap=True)
-    with pytest.raises(ValueError, match="can't overlap where players take turns"):
+    with pytest.raises(TypeError, match="overlap saved no time and has gone: leave it out"):
         trainer_of("serial", overlap=True)
-    with pytest.raises(ValueError, match="can't overlap with an allreduce"):
-        trainer_of(rules={"turns": "simultaneous"}, overlap=True, algorithm="ring")
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         trainer_of("serial", batch_size=0)
     with pytest.raises(ValueError, match="learning_rate must satisfy"):

@@ -247,7 +247,6 @@ def test_waiting_is_seen_without_colours():
     }
     own = [json.dumps(plotting.LOOKS[name]) for name in ("gradient", "allreduce", *SUMS)]
     assert len(set(own)) == 4, "sums within a gradient look like nothing else"
-    assert plotting.LOOKS["reducing"] != plotting.LOOKS["reduce + update"]  # both in a GAN's rounds
     spans = [[f"mine {i}", 10 * i, 10 * i + 9] for i in range(30)]
     looks = plotting._looks([name for name, _, _ in spans] + ["gradient", "update"])
     distinct = {json.dumps(look) for name, look in looks.items()}

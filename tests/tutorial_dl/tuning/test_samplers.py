@@ -218,26 +218,12 @@ def test_bbob_is_never_below_its_minimum():
 
 @pytest.mark.thorough
 def test_bayesian_beats_random():
-    """On five of BBOB's functions and the mixed space: the whole suite is a command (regret.py)."""
+    """On five of BBOB's functions and the mixed space: the whole suite is benchmarks/regret.py."""
     won = 0
     for problem in [*(problems.bbob(f, 1, 5) for f in (1, 6, 8, 10, 14)), problems.mixed()]:
         best = {n: regret.search(problem, n, 28, seed=1)[0][-1] for n in ("random", "bayesian")}
         won += best["bayesian"] < best["random"]
     assert won >= 5
-
-
-def test_a_table_is_counted_by_hand():
-    rows = [
-        {"problem": p, "seed": 1, "sampler": s, "seconds": 0.001, "regret": [9.0, value]}
-        for p, values in (("f1 in 5", (3, 2, 1)), ("f2 in 5", (3, 4, 1)), ("Branin", (1, 2, 2)))
-        for s, value in zip(("random", "tpe", "bayesian"), values, strict=True)
-    ]
-    table = {(r["problems"], r["sampler"]): r for r in regret.compare(rows, 2)}
-    of = table["BBOB in 5 dimensions", "tpe"]
-    assert (of["median rank"], of["better than random"], of["number"]) == (2.5, 1, 2)
-    assert table["BBOB in 5 dimensions", "bayesian"]["median rank"] == 1
-    assert table["Branin", "bayesian"]["mean rank"] == 2.5  # shared with tpe
-    assert table["Branin", "random"]["median regret"] == 1 and of["median regret"] is None
 
 
 NUMBERS_AND_CHOICES = Space.of(

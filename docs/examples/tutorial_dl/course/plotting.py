@@ -35,7 +35,7 @@ ms = 1_000_000  # ns
 def recorded(rank, gradient):  # as timeline.record keeps it
     spans = [["gradient", 0, gradient * ms], ["allreduce", gradient * ms, 40 * ms]]
     return {
-        "rank": rank, "node": "a", "begin": 0, "end": 40 * ms, "spans": spans, "beside": [],
+        "rank": rank, "node": "a", "begin": 0, "end": 40 * ms, "spans": spans,
         "lost": 0, "others": 0, "clock": [], "wall": 0,
     }  # fmt: skip
 

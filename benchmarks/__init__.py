@@ -1,0 +1,1 @@
+"""Measurements that research asked for: README.md."""

@@ -1,0 +1,140 @@
+"""`python -m benchmarks pipelines`: what is measured. Its size is not."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks import __main__ as commands
+from benchmarks import pipeline_throughput as throughput
+from benchmarks import pipelines, torch_peers
+from numba_kernels.bench.rows import merge
+from tutorial_dl.replica import LayeredReplica
+from tutorial_dl.replica.layers import Dense
+
+
+def small_rows(out):
+    from benchmarks import pipelines
+    from numba_kernels import Team
+
+    before = pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES
+    pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES = 16, 24, (2, 4)
+    try:
+        rows = pipelines.rows(0.01, False)
+    finally:
+        pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES = before
+    if Team().rank == 0:
+        with open(out, "w") as file:
+            json.dump(rows, file)
+
+
+def test_a_step_and_its_work(on_ranks, tmp_path):
+    on_ranks(2, small_rows, str(tmp_path / "rows.json"))
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [one["algorithm"] for one in rows] == [
+        f"{name}, m = {m}" for m in (2, 4) for name in ("gpipe", "1f1b", "zb_h1")
+    ]
+    # (S - 1) / (m + S - 1); and of zb_h1 (S - 1) / (3 m + S - 1)
+    right = [1 / 3, 1 / 3, 1 / 7, 1 / 5, 1 / 5, 1 / 13]
+    assert [one["predicted_bubble"] for one in rows] == pytest.approx(right)
+    for one in rows:
+        assert len(one["ours_us"]) == len(one["peer_us"]) >= pipelines.ROUNDS
+        assert all(
+            0 < work < step for work, step in zip(one["peer_us"], one["ours_us"], strict=True)
+        )
+        assert one["parameters"] == 2 * 12 * (16 * 24 + 24 + 24 * 16 + 16)
+        assert one["moved_bytes"] == 2 * int(one["algorithm"][-1]) * 128 * 16 * 4
+        # The bubble of even actions, which is the predicted one where F = B = W, and what is lost
+        for step, work, *lost in zip(
+            one["ours_us"], one["peer_us"], *one["lost"].values(), strict=True
+        ):
+            assert lost[2] > 0 and 0 < 1 - work / step - sum(lost) < 1 / 2
+    for one, merged in zip(rows, merge([rows]), strict=True):
+        # A step that loses nothing but the predicted bubble reaches the whole limit, 1.
+        work = merged["peer_us"] / (1 - one["predicted_bubble"])
+        assert merged["fraction_of_limit"] == pytest.approx(work / merged["ours_us"])
+
+
+def small_throughput(out):
+    from benchmarks import pipeline_throughput, pipelines
+    from numba_kernels import Team
+
+    before = pipelines.NARROW, pipelines.WIDE, pipeline_throughput.SAMPLES
+    pipelines.NARROW, pipelines.WIDE, pipeline_throughput.SAMPLES = 8, 12, 3
+    try:
+        rows = pipeline_throughput.rows(0.01, False)
+    finally:
+        pipelines.NARROW, pipelines.WIDE, pipeline_throughput.SAMPLES = before
+    if Team().rank == 0:
+        with open(out, "w") as file:
+            json.dump(rows, file)
+
+
+@pytest.mark.xdist_group("keras")
+def test_throughput(on_ranks, tmp_path, monkeypatch, capsys):
+    on_ranks(2, small_throughput, str(tmp_path / "rows.json"), keras=True)
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    names = [f"{throughput.WHAT}, {name}" for name in ("numpy", "Keras") for _ in range(4)]
+    assert [one["what"] for one in rows] == names
+    assert [one["peer"] for one in rows] == [throughput.WHOLE, throughput.MICRO] * 4
+    for one in rows:
+        assert one["predicted_bubble"] == pytest.approx(1 / 17) and min(one["ours_us"]) > 0
+    # One rank with a micro-batch of all samples computes the same loss and gradient
+    layers = []
+    for block in range(6):
+        layers += [Dense(f"{block}", 8, 12), Dense(f"{block} back", 12, 8)]
+    alone = LayeredReplica(layers, "mse")
+    x = np.random.default_rng(16).standard_normal((48, 8), "f4")
+    loss, _ = alone.compute_gradient((x, x))
+    stage = np.linalg.norm(alone.gradient[: alone.gradient.size // 2])
+    for one in rows[:4]:
+        assert one["loss"] == pytest.approx(loss, rel=1e-5)
+        assert one["gradient"] == pytest.approx(stage, rel=1e-4)
+
+    # 2 (1 - 1/17) = 32/17 times as fast as one rank is the ideal
+    ideal = [one | {"ours_us": [17.0], "peer_us": [32.0], "limit_us": 17.0} for one in rows]
+    theirs = {"seconds": [34e-6], "loss": loss, "gradient": float(stage)}
+    parts = {commands.PIPELINES: [], commands.THROUGHPUT: ideal}
+    monkeypatch.setattr(commands, "one_run", lambda part, *_, **__: parts[part])
+    monkeypatch.setattr(torch_peers, "run", lambda *_: {"1f1b": theirs})
+    monkeypatch.setenv(torch_peers.TORCH, sys.executable)
+    commands.pipelines(2, 1.0, str(tmp_path / "all.json"))
+    result = json.loads((tmp_path / "all.json").read_text())
+    assert [one["fraction_of_limit"] for one in result["rows"][:8]] == [1.0] * 8
+    (against,) = result["rows"][8:]
+    assert (against["peer"], against["ratio"]) == (torch_peers.PIPELINE, pytest.approx(2))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].split()[-2:] == ["gloo", "2.00"] and lines[-2].split()[-2:] == ["1.88", "1.00"]
+
+    with pytest.raises(ValueError, match=r"1f1b: torch has loss 1\.0, not"):
+        throughput.against(rows, {"1f1b": theirs | {"loss": 1.0}}, "torch")
+    with pytest.raises(ValueError, match="-n must be at least 2 for pipelines, got 1"):
+        commands.pipelines(1, 1.0, None)
+
+
+def test_the_bubble_is_that_of_quickest_steps():
+    key = {"what": "pipeline", "parameters": 1, "algorithm": "gpipe, m = 2", "limit_us": 90.0}
+    key |= {"lost": {"ranks": [0.1, 0.2], "actions": [0.01, 0.02], "rest": [0.3, 0.3]}}
+    starts = [
+        [key | {"ours_us": [110.0, 100.0], "peer_us": [80.0, 70.0]}],
+        [key | {"ours_us": [100.0, 200.0], "peer_us": [60.0, 199.0]}],
+        [key | {"ours_us": [120.0, 200.0], "peer_us": [96.0, 10.0]}],
+    ]
+    (one,) = pipelines.merged(starts)
+    assert one["bubble"] == pytest.approx(0.3)  # of 0.3, 0.4 and 0.2
+    assert one["lost"] == pytest.approx({"ranks": 0.15, "actions": 0.015, "rest": 0.3})
+
+
+def test_bubbles_in_words():
+    rows = [
+        {"algorithm": "gpipe, m = 2", "bubble": 0.35, "predicted_bubble": 1 / 3, "ratio": 0.64,
+         "lost": {"ranks": 0.01, "actions": 0.02, "rest": 0.003}},
+        {"algorithm": "adam", "ratio": 2.0},
+    ]  # fmt: skip
+    lines = pipelines.text(rows).splitlines()
+    measured = ["0.350", "0.333", "1.05", "0.360", "0.010", "0.020", "0.003"]
+    assert lines[1].split() == ["gpipe,", "m", "=", "2", *measured]
+    assert len(lines) == 2 and pipelines.text(rows[1:]) == ""
