@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ipyparallel.error import EngineError, TaskAborted
 
-from .engine_hooks import Severity
+from .protocol import Severity
 from .rank_words import ranks
 
 OFFER = "c.restart() gives new engines (their variables are lost)"

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import psutil
 
-from .rank_words import missing, ranks, waits_in
-from .running_cell import BLOCKED
+from .rank_words import BLOCKED, missing, ranks, waits_in
 
 WINDOW = 10.0  # seconds over which shares are taken
 AWAKE = 5.0  # percent of a core; below, a cell that waits for nothing we know is only "running"

@@ -1,24 +1,22 @@
 """Runs on every engine: evaluates, assigns and calls what the notebook asks for (variables.py).
 
-A request is a cell with a parcel (parcels.py); its reply has the parcel with the result. As it is
-a cell, the engine's hooks watch it, its output is shown, and a failure reaches the other ranks.
+A request is a cell with a parcel (parcels.py); the rank publishes the parcel of the result. As it
+is a cell, its output is shown, and a failure reaches the other ranks.
 """
 
 import contextlib
 import functools
 import linecache
-import re
 from collections.abc import Callable
 from types import CodeType
 
 from . import parcels
+from .protocol import VALUE
 
 # The cell of a request. An import statement would leave a name among the user's variables.
 CODE = f'__import__("{__name__}", fromlist=["_"]).answer()'
 SENT = "_tutorial_dl_sent"  # holds a value while it is assigned
-LINE = re.compile(r"In\[(\d+)\]")
 
-_results: dict[str, list] = {}  # by message: parcels of requests that are done, but not replied to
 _texts: set[str] = set()  # names of what was compiled here
 
 
@@ -33,7 +31,7 @@ def answer() -> None:
         _show_sources(shell, parcels.unpack([sources]))
         what, *rest = parcels.unpack(buffers)
         result = {"get": _get, "set": _set, "delete": _delete, "run": _run}[what](shell, *rest)
-        _reply_with(kernel, request["header"]["msg_id"], result)
+        kernel.publish(VALUE, result)
     except BaseException as error:
         _shorten(shell, error)
         raise
@@ -95,28 +93,10 @@ def _run(shell, function: Callable, args: tuple, kwargs: dict) -> list:
 
 
 def _compiled(shell, text: str, mode: str) -> CodeType:
-    """Compile `text` as a cell, so that it is shown as what the rank does (engine_hooks.py)."""
+    """Compile `text` as a cell, so that it is shown as what the rank does (engine_look.py)."""
     file = shell.compile.cache(text, 0, text)
     _texts.add(file)
     return compile(text, file, mode)
-
-
-def _reply_with(kernel, message: str, parcel: list) -> None:
-    """Put `parcel` into the reply to `message`, which the kernel sends after this cell."""
-    _results.clear()  # one request at a time; a former reply was never sent
-    _results[message] = parcel
-    session, send = kernel.session, kernel.session.send
-    if send.__module__ == __name__:
-        return  # as below; ipyparallel replaces it too, to add metadata
-
-    def with_parcel(stream, kind, content=None, parent=None, **others):
-        if kind == "execute_reply" and parent is not None:
-            buffers = _results.pop(parent["header"]["msg_id"], None)
-            if buffers is not None:
-                others["buffers"] = buffers
-        return send(stream, kind, content, parent, **others)
-
-    session.send = with_parcel
 
 
 def _show_sources(shell, sources: dict[str, tuple[str, str]]) -> None:
@@ -127,8 +107,7 @@ def _show_sources(shell, sources: dict[str, tuple[str, str]]) -> None:
     for file, (name, text) in sources.items():
         lines = text.splitlines(keepends=True)
         linecache.cache[file] = len(text), None, lines, file  # None: keep it, there is no file
-        number = LINE.fullmatch(name)
-        shell.compile._filename_map[file] = number[1] if number else name
+        shell.compile.labels[file] = name
 
 
 def _shorten(shell, error: BaseException) -> None:

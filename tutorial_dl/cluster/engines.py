@@ -31,8 +31,8 @@ from .batch_job import Job
 from .cell_runner import Cells
 from .client import Client
 from .lease import Lease
-from .one_line import one_line
 from .registry import ClusterError, Record
+from .short_tracebacks import short_tracebacks
 from .startup import Parts, Progress
 from .variables import Variables
 
@@ -193,7 +193,7 @@ class Cluster(Variables):
             for rank, _, host, pid in found
         ]
         self._record.save()
-        self._activate(install=True)
+        self._activate()
 
     def connect(self) -> int:
         """Connect to a running cluster; returns how many of its engines are gone."""
@@ -225,14 +225,14 @@ class Cluster(Variables):
             self._hear()
         return True
 
-    def _activate(self, install: bool = False) -> None:
+    def _activate(self) -> None:
         """Make %%px run on this cluster, whose engines are all connected."""
         here = socket.gethostname()
         self.places = [
             (host, registry.find(named) if host == here else None, int(named[0]), uuid)
             for host, named, uuid in self._record.places
         ]
-        self.cells.attach(self._record.run, install)
+        self.cells.attach(self._record.run)
         magics.activate(self)
 
     def status(self) -> list[Engine]:
@@ -250,7 +250,7 @@ class Cluster(Variables):
         """
         return self.cells.output(rank)
 
-    @one_line
+    @short_tracebacks
     def restart(self, imports: bool = False) -> None:
         """Replace the engines by new ones without variables, whatever state they are in.
 
@@ -280,7 +280,7 @@ class Cluster(Variables):
         )
         print(f"{counted(self.n, 'new engine')} after {time.monotonic() - began:.0f} s; {kept}")
 
-    @one_line
+    @short_tracebacks
     def stop(self) -> None:
         """End the engines and the controller, for all clients, and remove their files.
 
@@ -304,7 +304,7 @@ class Cluster(Variables):
         self._parts.end()
         self._parts.collect()
 
-    @one_line
+    @short_tracebacks
     def leave(self) -> None:
         """Disconnect and leave the cluster running, for `join` from elsewhere.
 

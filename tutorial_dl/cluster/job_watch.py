@@ -28,8 +28,8 @@ from pathlib import Path
 
 from . import job_end
 from .batch_job import Job
-from .engine_hooks import QUESTION
 from .process_watch import Deaths
+from .protocol import QUESTION
 from .rank_words import ranks
 
 # Seconds after which a connection that was lost counts as lost for good, and an engine that has not

@@ -11,12 +11,12 @@ from numba_kernels import launch
 from ..words import counted
 from . import capacity, engines, magics, registry
 from .engines import Cluster
-from .one_line import one_line
 from .profile import Profile, load
 from .registry import ClusterError, Record
+from .short_tracebacks import short_tracebacks
 
 
-@one_line
+@short_tracebacks
 def start(
     n: int = 4,
     timeout: float | None = None,
@@ -129,7 +129,7 @@ def _go_on_with(cluster: Cluster | None) -> None:
         print(f"{cluster.name} of {counted(cluster.n, 'engine')} still runs; %%px runs on it")
 
 
-@one_line
+@short_tracebacks
 def join(name: str | None = None) -> Cluster:
     """Connect to a running cluster, and make %%px run on it.
 

@@ -17,11 +17,13 @@ from pathlib import Path
 from numba_kernels import launch
 from numba_kernels.launch import ranks
 
-from . import foreseen, mpi_launcher, registry, when_there
+from . import exec_when_file_exists, mpi_launcher, registry
 from .batch_job import OF_A_JOB, last_lines
 from .profile import Profile
 
-LOADED = "tutorial_dl.cluster.engine_loaded"
+LOADED = "tutorial_dl.cluster.preload"
+PRELOAD = "TUTORIAL_DL_PRELOAD"  # the variable that tells it what the profile names
+PROGRAM = (sys.executable, "-m", "tutorial_dl.cluster")
 PORTS = 24  # those that a controller listens on
 BUSY = 35_000  # ms without a heartbeat, after which ipyparallel calls an engine lost
 
@@ -87,7 +89,7 @@ def controller(run: Path, profile: Profile, ports: Sequence[int]) -> list[str]:
     beat = 200 if profile.kind == "local" else 500  # ms
     misses = BUSY // beat
     return [
-        *(sys.executable, "-m", *program("controller", profile), f"--profile-dir={run}"),
+        *(*PROGRAM, "controller", f"--profile-dir={run}"),
         *(f"--ip={address}", f"--location={address}"),
         f"--IPController.enable_curve={profile.encrypt}",
         f"--ports={','.join(map(str, ports))}",
@@ -102,16 +104,10 @@ def connection_file(run: Path, who: str) -> Path:
     return run / "security" / f"ipcontroller-{who}.json"
 
 
-def program(which: str, profile: Profile) -> list[str]:
-    """The module that is the "controller" or an "engine", and its first arguments."""
-    ours = ["tutorial_dl.cluster.heartbeats", which]
-    return [f"ipyparallel.{which}"] if profile.kind == "local" else ours
-
-
-def engine(run: Path, profile: Profile) -> list[str]:
-    """An ipyparallel engine, which uses its MPI rank as its id."""
+def engine(run: Path) -> list[str]:
+    """An engine, which uses its MPI rank as its id."""
     return [
-        *(sys.executable, "-m", *program("engine", profile), "--mpi", f"--profile-dir={run}"),
+        *(*PROGRAM, "engine", "--mpi", f"--profile-dir={run}"),
         f"--file={connection_file(run, 'engine')}",
         "--timeout=30",  # seconds for the controller to answer; 5 are too few on a loaded machine
     ]
@@ -126,15 +122,14 @@ def engines_here(
     possible, the engines are forked from one process, which imports meanwhile what they need.
     """
     start, env = ranks_here(n)
-    uses_keras = foreseen.tensorflow(foreseen.this_notebook(), foreseen.cells_run())
-    loaded = f"{LOADED}_keras" if uses_keras else LOADED
     file = str(connection_file(run, "engine"))  # the last one that the controller writes
-    waiting = [sys.executable, "-I", "-S", when_there.__file__, file]
+    waiting = [sys.executable, "-I", "-S", exec_when_file_exists.__file__, file]
     folder = ranks.fork_folder() if ranks.can_fork(env) else None
     if folder is None:
-        return [*waiting, *start, *engine(run, profile)], env, None
-    command = [*waiting, *start, *ranks.as_fork(folder, engine(run, profile), start[0])]
-    return ranks.with_fork_server(loaded, folder, command), env, folder
+        return [*waiting, *start, *engine(run)], env, None
+    env[PRELOAD] = " ".join(profile.preload)
+    command = [*waiting, *start, *ranks.as_fork(folder, engine(run), start[0])]
+    return ranks.with_fork_server(LOADED, folder, command), env, folder
 
 
 def ranks_here(n: int) -> tuple[list[str], dict[str, str]]:

@@ -101,7 +101,7 @@ class Parts:
             command, env, folder = processes.engines_here(self.n, record.run, of)
         else:
             command, env = processes.ranks_in_allocation(of, self.n)
-            command, folder = [*command, *processes.engine(record.run, of)], None
+            command, folder = [*command, *processes.engine(record.run)], None
         try:
             self.engines = Guarded(
                 command,

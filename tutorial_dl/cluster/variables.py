@@ -19,9 +19,9 @@ from . import cell_display, parcels
 from .cell_errors import CellError
 from .engine_values import CODE
 from .magics import ClusterMagics
-from .one_line import one_line
 from .parcels import CannotSend
 from .rank_words import ranks
+from .short_tracebacks import short_tracebacks
 
 
 class Ranks:
@@ -66,7 +66,7 @@ class Ranks:
         """The number of ranks."""
         return len(self.numbers)
 
-    @one_line
+    @short_tracebacks
     def run(self, work: Callable | str, *args, timeout: float | None = None, **kwargs) -> Any:
         """Call a function on each rank, and wait; text is run as `execute` does.
 
@@ -97,7 +97,7 @@ class Ranks:
             )
         return self._ask(("run", work, args, kwargs), timeout)
 
-    @one_line
+    @short_tracebacks
     def execute(self, code: str, timeout: float | None = None) -> None:
         """Run a cell's text as %%px does, and wait for it.
 
@@ -132,9 +132,8 @@ class Ranks:
             cell.wait(page, progress_after=seconds)
         except CellError as error:
             raise _without_our_name(error) from None
-        # The cell stays a while, and so would the messages, which may be large.
-        parcels_of = {rank: vars(reply).pop("parcel") for rank, reply in cell.replies.items()}
-        results = [_unpacked(rank, parcels_of[rank]) for rank in self.numbers]
+        published = cell.take_values()
+        results = [_unpacked(rank, published[rank]) for rank in self.numbers]
         return results[0] if self.one else results
 
     def __repr__(self) -> str:

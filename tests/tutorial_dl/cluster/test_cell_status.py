@@ -14,9 +14,10 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from tutorial_dl.cluster import cell_display, cell_runner
 from tutorial_dl.cluster.cell_errors import ANSI, CellError, CellInterrupted, CellTimeout
-from tutorial_dl.cluster.cell_status import status
-from tutorial_dl.cluster.engine_hooks import Doing, Hooks
+from tutorial_dl.cluster.engine_look import Look
 from tutorial_dl.cluster.magics import ClusterMagics, numbered
+from tutorial_dl.cluster.protocol import Doing
+from tutorial_dl.cluster.rank_words import status
 
 OFFER = "c.restart() gives new engines (their variables are lost)"
 
@@ -282,9 +283,5 @@ def test_all_that_a_rank_has_printed(shared_cluster, capsys):
 
 def test_an_engine_answers_whatever_its_main_thread_does_meanwhile():
     """Otherwise its question would stay open, and no other would be asked."""
-    hooks, sent = object.__new__(Hooks), []
-    session = SimpleNamespace(send=lambda stream, kind, content, *_, **__: sent.append(content))
-    hooks.kernel = SimpleNamespace(session=session)
-    hooks.doing = lambda: {}["changed size during iteration"]
-    hooks.answer(None, b"", {})
-    assert Doing(**sent[0]).state == "running"
+    look = Look(None, lambda file: {}["changed size during iteration"])
+    assert look.doing(running=True).state == "running"

@@ -112,7 +112,7 @@ def test_nobody_else_is_given_a_port_of_the_controller():
         (command,) = {
             tuple(process.cmdline())
             for process in all_processes(c)
-            if "ipyparallel.controller" in process.cmdline()[:3]
+            if process.cmdline()[2:4] == ["tutorial_dl.cluster", "controller"]
         }
         (words,) = [word for word in command if word.startswith("--ports=")]
         reserved = {int(port) for port in words.removeprefix("--ports=").split(",")}

@@ -11,8 +11,8 @@ import pytest
 
 from tutorial_dl.cluster import engine_states, listing, tables, view
 from tutorial_dl.cluster.engine_activity import ASKED, EVERY, Shares
-from tutorial_dl.cluster.engine_hooks import Doing
 from tutorial_dl.cluster.engines import Engine
+from tutorial_dl.cluster.protocol import Doing
 
 
 def doing(state="running", call="f(x)", processor=90.0, **more):

@@ -3,7 +3,7 @@
 import pytest
 
 from tutorial_dl.cluster import rank_words
-from tutorial_dl.cluster.engine_hooks import Doing
+from tutorial_dl.cluster.protocol import Doing
 
 
 @pytest.mark.parametrize(

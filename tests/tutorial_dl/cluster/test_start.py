@@ -21,7 +21,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from numba_kernels import environment
 from tutorial_dl import cluster
-from tutorial_dl.cluster import before_start, capacity, engines, magics, notebook, registry
+from tutorial_dl.cluster import capacity, engines, magics, notebook, placeholder_magics, registry
 from tutorial_dl.cluster.client import Client
 from tutorial_dl.cluster.profile import Profile, check
 
@@ -227,7 +227,7 @@ def test_px_without_a_cluster_says_how_to_start_one(monkeypatch):
     shell = InteractiveShell()
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
     own = shell.magics_manager.magics["line"]["pxconfig"] = lambda line: None
-    before_start.register()
+    placeholder_magics.register()
     assert shell.magics_manager.magics["line"]["pxconfig"] is own  # what is there is kept
     for name in ("px", "mpi"):
         with pytest.raises(UsageError, match=r"^no cluster yet: c = cluster.start\(n=4\)$"):
