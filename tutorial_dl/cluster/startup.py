@@ -154,7 +154,7 @@ class Parts:
             state = self.job.state()
             self._ask_at = time.monotonic() + ASK_EVERY
             if state is None:
-                why = job_end.why(self.job, job_end.official(self.job), self.job.report())
+                why = job_end.why(self.job, self.job.report())
                 return f"{why or f'{self.job} ended'} before its engines were up", self.job.tail()
             if self.job.can_never_run(state):
                 ask = "ask for fewer ranks, less time or another queue in the profile"

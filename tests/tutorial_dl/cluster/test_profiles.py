@@ -16,6 +16,7 @@ from tutorial_dl import cluster
 from tutorial_dl.cluster import batch_job, controller, profile, submit
 
 SYSTEMS = ("slurm", "pbs", "lsf")
+HERE = ("local", "keras")
 
 
 pytestmark = pytest.mark.usefixtures("private")
@@ -72,7 +73,7 @@ def test_a_users_profile_goes_before_the_packages(tmp_path):
     assert {"mine", "slurm", "pbs", "local"} <= profile.available().keys()
 
 
-@pytest.mark.parametrize("name", "local keras slurm pbs lsf slurm-here pbs-here".split())
+@pytest.mark.parametrize("name", [*HERE, "slurm", "pbs", "lsf", "slurm-here", "pbs-here"])
 def test_shipped_profiles(name):
     of = profile.load(name)
     away = of.kind != "local"
