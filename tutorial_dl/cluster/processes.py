@@ -18,7 +18,7 @@ from numba_kernels import launch
 from numba_kernels.launch import ranks
 
 from . import exec_when_file_exists, mpi_launcher, registry
-from .batch_job import OF_A_JOB, last_lines
+from .batch_job import OF_A_JOB
 from .profile import Profile
 
 LOADED = "tutorial_dl.cluster.preload"
@@ -48,23 +48,28 @@ def reserved_ports() -> Iterator[list[int]]:
         yield ports
 
 
-class Guarded:
-    """A command under a guard, with a log. `named` is the guard's entry for the registry."""
+_started: list[subprocess.Popen] = []  # guards that may have to be collected
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        watch: Sequence[int],
-        log: Path,
-        *,
-        env: Mapping[str, str] | None = None,
-        umask: int = -1,
-        **of_guard,
-    ):
-        self.log = log
-        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
-            self._process = subprocess.Popen(
-                launch.guarded(command, *watch, **of_guard),
+
+def start_guarded(
+    command: Sequence[str],
+    watch: Sequence[Sequence[float]],
+    log: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    umask: int = -1,
+    **of_guard,
+) -> list[float]:
+    """Start a command under a guard, with a log; returns the guard's entry for the registry.
+
+    `watch`: the entries of the processes that it watches.
+    """
+    collect()
+    guarded = launch.guarded(command, *(int(pid) for pid, _ in watch), **of_guard)
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
+        _started.append(
+            subprocess.Popen(
+                guarded,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -72,13 +77,13 @@ class Guarded:
                 start_new_session=True,  # so that Ctrl-C in the terminal does not reach them
                 umask=umask,
             )
-        self.named = registry.process(self._process.pid)
+        )
+    return registry.process(_started[-1].pid)
 
-    def ended(self) -> bool:
-        return self._process.poll() is not None
 
-    def tail(self) -> list[str]:
-        return last_lines(self.log)
+def collect() -> None:
+    """Collect the guards that have ended, which would stay as zombies otherwise."""
+    _started[:] = [process for process in _started if process.poll() is None]
 
 
 def controller(run: Path, profile: Profile, ports: Sequence[int]) -> list[str]:
