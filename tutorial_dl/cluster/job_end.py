@@ -1,7 +1,7 @@
 """Why a batch job ended, in words: "job 31 reached its time limit of 1 min".
 
-The batch system is asked. The log is looked at for one thing that it does not know: which rank of a
-job that nobody ended was the first to end.
+The batch system is asked. The end of the log is looked at for what it does not tell: which rank of
+a job that nobody ended was the first to end, and which node failed.
 """
 
 from __future__ import annotations
@@ -102,9 +102,10 @@ def by(job: Job) -> str:
 
 def node(job: Job, answer: str) -> str:
     """The nodes of a job that are down, such as "node n2"; "a node" if that is unknown."""
-    names: list[str] = []
+    # Slurm's list of the job's nodes gets shorter while the job ends; srun's line names the node.
+    names = re.findall(r"^srun: error: Node failure on (\S+)", "\n".join(job.tail()), re.M)
     of = re.search(r"\bNodeList=(\S+)", answer)
-    if job.system == "slurm" and of and of[1] != "(null)":
+    if not names and job.system == "slurm" and of and of[1] != "(null)":
         with contextlib.suppress(JobError):
             # "down*": the star is for a node that does not respond
             said = job.ask(["sinfo", "--noheader", "--Node", "--format=%N %T", "--nodes"], of[1])
