@@ -39,15 +39,20 @@ def answer() -> None:
 
 def _get(shell, expression: str) -> list:
     value = eval(_compiled(shell, expression, "eval"), shell.user_ns)
+    part = "an attribute"
+    if expression.isidentifier():
+        part = f'c["{expression}.{_plain_attribute(value)}"]'
+    advice = f"ask for a part of it, such as {part}, or compute in a %%px cell"
+    return _packed(value, f"{expression} is", advice)
+
+
+def _packed(value: object, what: str, advice: str) -> list:
     try:
         return parcels.pack(value, on_rank=True)[0]
     except parcels.CannotSend as error:
-        part = "an attribute"
-        if expression.isidentifier():
-            part = f'c["{expression}.{_plain_attribute(value)}"]'
+        kind = parcels.kind(value)
         raise parcels.CannotSend(
-            f"{expression} is {parcels.kind(value)}, which can't be sent to the notebook "
-            f"({error}): ask for a part of it, such as {part}, or compute in a %%px cell"
+            f"{what} {kind}, which can't be sent to the notebook ({error}): {advice}"
         ) from None
 
 
@@ -83,13 +88,7 @@ def _run(shell, function: Callable, args: tuple, kwargs: dict) -> list:
     name = name if name.isidentifier() else "function"
     call = _compiled(shell, f"{name}(*args, **kwargs)", "eval")
     value = eval(call, {"args": args, "kwargs": kwargs, name: function})
-    try:
-        return parcels.pack(value, on_rank=True)[0]
-    except parcels.CannotSend as error:
-        raise parcels.CannotSend(
-            f"{name} returned {parcels.kind(value)}, which can't be sent to the notebook "
-            f"({error}): return a part of it"
-        ) from None
+    return _packed(value, f"{name} returned", "return a part of it")
 
 
 def _compiled(shell, text: str, mode: str) -> CodeType:

@@ -7,6 +7,7 @@ import sysconfig
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tutorial_dl.cluster import engine_states, listing, tables, view
@@ -81,8 +82,8 @@ class Shown:
         return re.sub(r"<[^>]*>", " ", self.pages[-1].partition("</style>")[2])
 
 
-def states(cluster, shares=None) -> list[str]:
-    return [row.state for row in engine_states.rows(cluster, shares)]
+def states(cluster) -> list[str]:
+    return [row.state for row in engine_states.rows(cluster)]
 
 
 # States ----------------------------------------------------------------------------------------
@@ -231,28 +232,12 @@ def test_an_update_that_does_not_come_is_seen_on_the_page():
 # Shares ----------------------------------------------------------------------------------------
 
 
-def test_shares_are_those_of_the_last_seconds():
-    clock = Time()
-    shares = engine_states.Shares(clock)
-    assert shares.add(0, [5.0, 0.0, 5.0]) == (0.5, 0.0, 0.5)  # of all before the first answer
-    for second in range(1, 21):
-        clock.now += 1
-        last = shares.add(0, [5.0, 0.25 * second, 5.0 + 0.75 * second])
-    assert last == pytest.approx((0, 0.25, 0.75))
-    for second in range(1, 12):
-        clock.now += 1
-        last = shares.add(0, [5.0 + second, 5.0, 20.0])
-    assert last == (1.0, 0.0, 0.0)  # what was before does not count
-    assert shares.add(0, [1.0, 0.0, 0.0]) == (1.0, 0.0, 0.0)  # a new cell
-    assert shares.add(1, [0.0, 0.0, 0.0]) == ()
-
-
 def test_only_cells_with_a_team_have_shares():
     c = FakeCluster(2)
-    c.answers = dict.fromkeys(range(2), doing(shares=[2.0, 0.0, 0.0]))
-    assert "computing / talking" not in str(view.Table(c, engine_states.Shares()))
-    c.answers[1] = doing(shares=[1.0, 1.0, 2.0], talks=True)
-    table = view.Table(c, engine_states.Shares())
+    c.answers = dict.fromkeys(range(2), doing(shares=[1.0, 0.0, 0.0]))
+    assert "computing / talking" not in str(view.Table(c))
+    c.answers[1] = doing(shares=[0.25, 0.25, 0.5], talks=True)
+    table = view.Table(c)
     assert [row.shares for row in table.rows] == [(1, 0, 0), (0.25, 0.25, 0.5)]
     assert "100% / 0% / 0%" in str(table) and "25% / 25% / 50%" in str(table)
     html = table._repr_html_()
@@ -261,9 +246,9 @@ def test_only_cells_with_a_team_have_shares():
 
 
 def sampled(what, held=()):
-    """The engine's seconds by kind, if it does `what` at one look after the other."""
+    """What an engine says of its cell if it does `what` at one look after the other."""
     time, looks = Time(), iter(what)
-    runs, held = [], dict(held)
+    runs, held, seen = [], dict(held), []
 
     def sleep(seconds):
         time.now += seconds + held.pop(len(seen), 0.0)
@@ -276,27 +261,26 @@ def sampled(what, held=()):
         seen.append(kind)
         return kind
 
-    seen: list[str] = []
     kinds = ("computing", "talking", "waiting")
     shares = Shares(look, lambda: 7, kinds, time, sleep, runs.append)
     shares.begin()
-    assert shares.asked() == {"shares": [0.0, 0.0, 0.0], "talks": False}
+    assert shares.asked() == {"shares": [], "talks": False}
     shares.asked()
     assert len(runs) == 1  # one thread, however often it is asked
     runs[0]()
     return shares.asked(), time.now - 1000
 
 
-def test_an_engine_counts_seconds_while_it_is_asked():
-    said, _ = sampled(["computing"] * 10 + ["talking"] * 20 + ["waiting"] * 30)
-    assert said["shares"] == pytest.approx([11 * EVERY, 20 * EVERY, 30 * EVERY])
-    assert said["talks"]
+def test_an_engine_knows_what_it_did_in_the_last_seconds():
+    said, _ = sampled(["computing"] * 9 + ["talking"] * 20 + ["waiting"] * 30)
+    assert said["shares"] == pytest.approx([1 / 6, 1 / 3, 1 / 2]) and said["talks"]
     # Nobody has asked for a while: the thread ends by itself.
-    said, passed = sampled(["waiting"] * 10_000)
-    assert sum(said["shares"]) == pytest.approx(passed) and passed < ASKED + 1
+    said, passed = sampled(["computing"] * 100 + ["waiting"] * 10_000)
+    assert passed < ASKED + 1
+    assert said["shares"] == pytest.approx([100 * EVERY / passed, 0, 1 - 100 * EVERY / passed])
     # Compiled code that keeps Python's lock is computing, whatever comes after it.
     said, _ = sampled(["waiting"] * 5, held={2: 3.0})
-    assert said["shares"] == pytest.approx([3.0 + EVERY, 0, 5 * EVERY])
+    assert said["shares"] == pytest.approx([3.0 + EVERY, 0, 5 * EVERY] / np.float64(3 + 6 * EVERY))
     said, _ = sampled(["computing"] * 5)
     assert not said["talks"]
 

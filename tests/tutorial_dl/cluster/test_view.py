@@ -56,10 +56,9 @@ def test_states_of_engines(tmp_path, monkeypatch):
         said = ["ranks 0, 2 wait in barrier for rank 1"]
         until(lambda: rank_words.waits(c.cells.asking.ask([0, 1, 2], {}, 0.3)) == said)
         states = ["waiting in barrier for rank 1", "running", "waiting in barrier for rank 1"]
-        shares = engine_states.Shares()
 
         def wait_for_one():
-            rows = engine_states.rows(c, shares)
+            rows = engine_states.rows(c)
             times = [dict(zip(view.KINDS, row.shares, strict=False)) for row in rows]
             waits = [each.get("waiting", 0.0) > 0 for each in times]
             known = all(row.shares for row in rows)
