@@ -19,7 +19,7 @@ client.py                 ipyparallel's client; engine_probe.py: asking engines
 magics.py                 cells; cell_runner.py, running_cell.py: starting one, waiting for it;
                           cell_errors.py, hints.py: why it failed; traced_cell.py: a drawing of it
 cell_display.py           shows the output of a cell; cell_output.py, rank_screen.py: what its
-                          ranks printed; cell_layout.py: in which order; rank_words.py: status
+                          ranks printed; cell_layout.py: in which order; rank_status.py: status
 """
 
 import lazy_loader

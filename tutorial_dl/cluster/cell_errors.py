@@ -11,7 +11,7 @@ from types import MappingProxyType
 from ipyparallel.error import EngineError, TaskAborted
 
 from .protocol import Severity
-from .rank_words import ranks
+from .rank_status import ranks
 
 OFFER = "c.restart() gives new engines (their variables are lost)"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from .cell_output import Part, Rich, Text, as_text
 from .rank_screen import Row
-from .rank_words import ranks
+from .rank_status import ranks
 
 LINES, FEWEST = 100, 10  # lines shown of all output between two figures; of one rank, at least
 SHOWN = 2_000  # characters of a line that are shown

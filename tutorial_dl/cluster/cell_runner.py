@@ -20,7 +20,7 @@ from .job_watch import JobWatch
 from .process_watch import Deaths
 from .processes import connection_file
 from .protocol import About
-from .rank_words import BLOCKED, STILL, positions, ranks, still
+from .rank_status import BLOCKED, STILL, positions, ranks, still
 from .running_cell import EVERY, Cell
 
 WAITS = "this cell runs when they are done; the stop button ends the wait"

@@ -28,7 +28,7 @@ from traitlets import Type
 from ..tensorflow_chatter import hide_tensorflow_chatter
 from .engine_activity import Shares
 from .engine_end import Ending
-from .engine_look import Look
+from .engine_main_thread import MainThread
 from .protocol import ABOUT, QUESTION, WRITE, About, Severity, pipe, position_file
 
 # After 2 s without a heartbeat, the kernel of this node asks the controller's each second whether
@@ -87,7 +87,7 @@ class Kernel(IPythonParallelKernel):
 
         super().__init__(**kwargs)
         self.shares = Shares(activity.kind, activity.calls, activity.KINDS)
-        self.look = Look(self.shares, self.shell.compile.is_cell)
+        self.main_thread = MainThread(self.shares, self.shell.compile.is_cell)
         self.running = False
         self.error: BaseException | None = None  # of the cell whose reply has not been sent yet
         self.failures: dict[str, int] = {}  # by session of a client: its last cell that failed here
@@ -170,7 +170,7 @@ class Kernel(IPythonParallelKernel):
     def answer(self, stream, identity, question) -> None:
         """Called in the control thread."""
         running = self.running or self.shell_is_blocking  # the latter in ipyparallel's apply
-        content = self.look.doing(running)._asdict()
+        content = self.main_thread.doing(running)._asdict()
         self.session.send(stream, "doing_reply", content, question, ident=identity)
 
     def publish(self, kind: str, buffers: list) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import psutil
 
-from .rank_words import BLOCKED, missing, ranks, waits_in
+from .rank_status import BLOCKED, missing, ranks, waits_in
 
 AWAKE = 5.0  # percent of a core; below, a cell that waits for nothing we know is only "running"
 

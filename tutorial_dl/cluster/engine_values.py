@@ -92,7 +92,7 @@ def _run(shell, function: Callable, args: tuple, kwargs: dict) -> list:
 
 
 def _compiled(shell, text: str, mode: str) -> CodeType:
-    """Compile `text` as a cell, so that it is shown as what the rank does (engine_look.py)."""
+    """Compile `text` as a cell, so that it is shown as what the rank does."""
     file = shell.compile.cache(text, 0, text)
     _texts.add(file)
     return compile(text, file, mode)

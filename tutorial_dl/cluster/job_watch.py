@@ -27,7 +27,7 @@ from . import job_end
 from .batch_job import Job
 from .process_watch import Deaths
 from .protocol import QUESTION
-from .rank_words import ranks
+from .rank_status import ranks
 
 # Seconds after which a connection that was lost counts as lost for good, and an engine that has not
 # answered meanwhile as one that has lost it.

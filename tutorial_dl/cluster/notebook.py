@@ -65,7 +65,7 @@ def start(
     old = engines.running()
     freed = _memory(old) if old is not None and not old.joined and old.local else 0.0
     if not force:
-        capacity.judge(n, of, freed)
+        capacity.check(n, of, freed)
     if old is not None and not _both_fit(n, of, old):
         _let_go(old)
         old = None

@@ -63,9 +63,7 @@ class Doing(NamedTuple):
     number: int = 0  # that of the call among the calls of its team
     team: Sequence[int] = ()  # the ranks of that team, numbered as %%px does
     missing: Sequence[int] | None = None  # those that it waits for; None: it does not know
-    shares: Sequence[
-        float
-    ] = ()  # of computing, talking and waiting; () if unknown
+    shares: Sequence[float] = ()  # of computing, talking and waiting; () if unknown
     talks: bool = False  # whether this cell has called a team
 
     @property

@@ -25,7 +25,7 @@ from .cell_output import Output
 from .client import Result
 from .engine_probe import PATIENCE
 from .protocol import About, Doing, Severity
-from .rank_words import BLOCKED, WERE, positions, ranks, status, still
+from .rank_status import BLOCKED, WERE, positions, ranks, status, still
 
 GRACE = 3.0  # seconds after the first failure (or an interrupt) until hanging ranks are given up
 STALL = 10.0  # seconds after which a cell that hangs without a failure is reported

@@ -20,7 +20,7 @@ from .cell_errors import CellError
 from .engine_values import CODE
 from .magics import ClusterMagics
 from .parcels import CannotSend
-from .rank_words import ranks
+from .rank_status import ranks
 from .short_tracebacks import short_tracebacks
 
 

@@ -14,10 +14,10 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from tutorial_dl.cluster import cell_display, cell_runner
 from tutorial_dl.cluster.cell_errors import ANSI, CellError, CellInterrupted, CellTimeout
-from tutorial_dl.cluster.engine_look import Look
+from tutorial_dl.cluster.engine_main_thread import MainThread
 from tutorial_dl.cluster.magics import ClusterMagics, numbered
 from tutorial_dl.cluster.protocol import Doing
-from tutorial_dl.cluster.rank_words import status
+from tutorial_dl.cluster.rank_status import status
 
 OFFER = "c.restart() gives new engines (their variables are lost)"
 
@@ -283,5 +283,5 @@ def test_all_that_a_rank_has_printed(shared_cluster, capsys):
 
 def test_an_engine_answers_whatever_its_main_thread_does_meanwhile():
     """Otherwise its question would stay open, and no other would be asked."""
-    look = Look(None, lambda file: {}["changed size during iteration"])
-    assert look.doing(running=True).state == "running"
+    thread = MainThread(None, lambda file: {}["changed size during iteration"])
+    assert thread.doing(running=True).state == "running"

@@ -15,7 +15,7 @@ from cell_messages import text_at_end
 from IPython.core.error import UsageError
 
 from tutorial_dl import cluster
-from tutorial_dl.cluster import engine_states, rank_words, view
+from tutorial_dl.cluster import engine_states, rank_status, view
 from tutorial_dl.cluster.magics import which_ranks
 
 SECONDS = 300
@@ -54,7 +54,7 @@ def test_states_of_engines(tmp_path, monkeypatch):
         wait = f"    while not os.path.exists({str(go)!r}): time.sleep(0.01)"
         cell = c.cells.submit(f"if team.rank == 1:\n{wait}\nteam.barrier()")
         said = ["ranks 0, 2 wait in barrier for rank 1"]
-        until(lambda: rank_words.waits(c.cells.asking.ask([0, 1, 2], {}, 0.3)) == said)
+        until(lambda: rank_status.waits(c.cells.asking.ask([0, 1, 2], {}, 0.3)) == said)
         states = ["waiting in barrier for rank 1", "running", "waiting in barrier for rank 1"]
 
         def wait_for_one():

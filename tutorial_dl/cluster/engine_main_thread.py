@@ -18,7 +18,7 @@ from .protocol import Doing
 LONGEST = 60  # characters of an expression to show
 
 
-class Look:
+class MainThread:
     """Looks at the main thread. `is_cell` tells whether a file is the source of a cell."""
 
     def __init__(self, shares: Shares, is_cell: Callable[[str], bool]):

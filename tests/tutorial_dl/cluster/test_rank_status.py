@@ -2,7 +2,7 @@
 
 import pytest
 
-from tutorial_dl.cluster import rank_words
+from tutorial_dl.cluster import rank_status
 from tutorial_dl.cluster.protocol import Doing
 
 
@@ -17,7 +17,7 @@ from tutorial_dl.cluster.protocol import Doing
     ],
 )
 def test_ranks_are_folded(numbers, text):
-    assert rank_words.ranks(numbers) == text
+    assert rank_status.ranks(numbers) == text
 
 
 def computing():
@@ -31,17 +31,17 @@ def waiting(call="barrier", missing=None, team=(0, 1, 2, 3), number=7):
 
 def test_ranks_that_wait_for_one():
     answers = {rank: waiting(missing=[3]) for rank in (2, 0, 1)} | {3: computing()}
-    assert rank_words.missing(answers) == {0: [3], 1: [3], 2: [3]}
-    assert rank_words.waits(answers) == ["ranks 0-2 wait in barrier for rank 3"]
+    assert rank_status.missing(answers) == {0: [3], 1: [3], 2: [3]}
+    assert rank_status.waits(answers) == ["ranks 0-2 wait in barrier for rank 3"]
 
 
 def test_who_is_late_is_found_from_all_answers():
     """Over messages a rank does not know who is late, and one may not have answered."""
     answers = {0: waiting("allreduce"), 1: computing(), 3: waiting("allreduce")}
-    assert rank_words.waits(answers) == ["ranks 0, 3 wait in allreduce for ranks 1, 2"]
+    assert rank_status.waits(answers) == ["ranks 0, 3 wait in allreduce for ranks 1, 2"]
     # Rank 2 came while the ranks were asked: it no longer counts as late.
     answers = {0: waiting(missing=[2, 3]), 1: waiting(missing=[2, 3]), 2: waiting(missing=[3])}
-    assert rank_words.waits(answers) == ["ranks 0-2 wait in barrier for rank 3"]
+    assert rank_status.waits(answers) == ["ranks 0-2 wait in barrier for rank 3"]
 
 
 def test_each_team_and_call_has_its_sentence():
@@ -51,7 +51,7 @@ def test_each_team_and_call_has_its_sentence():
         2: waiting("broadcast", missing=[3], team=(2, 3)),
         3: waiting("Star.ask", missing=[0]),
     }
-    assert rank_words.waits(answers) == [
+    assert rank_status.waits(answers) == [
         "rank 0 waits in barrier for rank 1",
         "rank 1 waits in barrier for rank 0",
         "rank 2 waits in broadcast for rank 3",
@@ -62,5 +62,5 @@ def test_each_team_and_call_has_its_sentence():
 def test_all_have_come():
     """For a moment all ranks of a call wait for none."""
     answers = {rank: waiting(missing=[]) for rank in range(4)}
-    assert rank_words.waits(answers) == ["ranks 0-3 wait in barrier"]
-    assert rank_words.waits({0: computing()}) == []
+    assert rank_status.waits(answers) == ["ranks 0-3 wait in barrier"]
+    assert rank_status.waits({0: computing()}) == []
