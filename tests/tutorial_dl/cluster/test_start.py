@@ -263,20 +263,3 @@ def test_a_client_that_joins_waits_until_output_arrives():
 
     assert Client.wait_for_first_output({1: SimpleNamespace(execute=execute)}, 1, 600)
     assert asked == [""] * 3
-
-
-def test_only_an_idle_engine_is_asked_for_output():
-    heard = []
-    states = {0: "running", 1: "idle", 2: "idle"}
-    asking = SimpleNamespace(
-        ask=lambda ranks, codes, seconds: {
-            rank: SimpleNamespace(state=states[rank]) for rank in ranks
-        }
-    )
-    joined = object.__new__(engines.Cluster)
-    joined.cells = SimpleNamespace(asking=asking)
-    joined.client = SimpleNamespace(ids=[0, 1, 2], wait_for_first_output=heard.append)
-    joined._hear()
-    states.update({1: "running", 2: "running"})
-    joined._hear()
-    assert heard == [1]

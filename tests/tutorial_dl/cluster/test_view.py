@@ -10,8 +10,10 @@ import threading
 import time
 
 import clock
+import psutil
 import pytest
 from cell_messages import text_at_end
+from ended import assert_gone, until
 from IPython.core.error import UsageError
 
 from tutorial_dl import cluster
@@ -33,15 +35,6 @@ def test_which_ranks(text, ranks):
 def test_which_ranks_refuses(text):
     with pytest.raises(UsageError, match=r"--ranks must be like 0,2 or 1-3 or all, .* 0 to 3, got"):
         which_ranks(text, 4)
-
-
-def until(condition, seconds: float = SECONDS):
-    """Wait for a true value of `condition`, and return it."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return value
 
 
 @pytest.mark.thorough
@@ -189,6 +182,27 @@ def notebook(tmp_path_factory):
             yield notebook
         finally:
             notebook.close()
+
+
+@pytest.mark.thorough
+def test_a_cluster_ends_when_jupyter_restarts_its_kernel(tmp_path, monkeypatch):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    notebook = Notebook()
+    try:
+        for now in (False, True):  # True: by SIGKILL, as Jupyter ends a busy kernel
+            notebook.ok("from tutorial_dl import cluster")
+            _, text, *_ = notebook.run("%%px\n1")
+            assert "no cluster yet: c = cluster.start(n=4)" in text
+            notebook.ok("c = cluster.start(n=2, timeout=300)")
+            total = "from mpi4py import MPI\nprint(MPI.COMM_WORLD.allreduce(1))"
+            assert notebook.ok(f"%%px\n{total}") == "ranks 0, 1: 2"
+            pids = json.loads(notebook.ok("print([e.pid for e in c.status()])"))
+            ranks = [psutil.Process(pid) for pid in pids]
+            notebook.manager.restart_kernel(now=now)
+            notebook.kernel.wait_for_ready(timeout=SECONDS)
+            assert_gone(ranks)
+    finally:
+        notebook.close()
 
 
 def test_px_shows_output_and_keeps_its_options(notebook):
