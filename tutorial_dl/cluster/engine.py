@@ -133,6 +133,8 @@ class Kernel(IPythonParallelKernel):
     def raised(self, shell, kind, error, trace, tb_offset=None) -> None:
         """IPython's exception handler."""
         self.failed(error)  # first: a traceback may take a second if many ranks share few cores
+        if isinstance(error, KeyboardInterrupt):  # the client reports it in one line
+            error._render_traceback_ = list
         shell.showtraceback(running_compiled_code=True)
 
     def failed(self, error: BaseException) -> None:
