@@ -113,16 +113,11 @@ class _Page:
 
     def displays(self, rich: Mapping[int, Rich]) -> None:
         """Add one display of each of these ranks."""
-        groups: list[list[int]] = []  # ranks whose displays are equal
+        groups: dict[str, list[int]] = {}  # ranks whose displays are equal
         for rank in sorted(rich):
-            for members in groups:
-                if rich[members[0]].same() == rich[rank].same():
-                    members.append(rank)
-                    break
-            else:
-                groups.append([rank])
+            groups.setdefault(rich[rank].same(), []).append(rank)
         figures: list[tuple[str, Rich]] = []
-        for members in groups:
+        for members in groups.values():
             each, label = rich[members[0]], f"{ranks(members)}:"
             if each.data.keys() <= {"text/plain"}:
                 rows = [Row("stdout", line) for line in as_text(each).splitlines()]

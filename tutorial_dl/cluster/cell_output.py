@@ -6,6 +6,7 @@ them (cell_layout.py says how, cell_display.py does it).
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -24,10 +25,10 @@ class Rich(NamedTuple):
     result: bool = False
     name: str | None = None  # display_id, by which an engine replaces it
 
-    def same(self) -> tuple[dict, bool]:
+    def same(self) -> str:
         """Equal for displays to be shown once: the text beside a figure may have an address."""
         shown = {kind: each for kind, each in self.data.items() if kind != "text/plain"}
-        return shown or self.data, self.result
+        return json.dumps([shown or self.data, self.result], sort_keys=True)
 
 
 class Text(NamedTuple):

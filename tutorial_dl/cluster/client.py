@@ -14,6 +14,7 @@ from functools import partial
 
 import ipyparallel as ipp
 
+from . import cell_display
 from .cell_output import Output
 from .protocol import ABOUT, About
 
@@ -99,3 +100,9 @@ class Result(ipp.AsyncResult):
     @property
     def stderr(self) -> list[str]:
         return [self.cell.output.printed(rank, "stderr") for rank in self._targets]
+
+    def display_outputs(self, groupby: str = "order", result_only: bool = False) -> None:
+        """Show what the ranks have shown, as below the cell."""
+        page = cell_display.page()
+        page.follow(self.cell.output, False, groupby)
+        page.end()

@@ -214,6 +214,8 @@ def test_px_shows_output_and_keeps_its_options(notebook):
     assert text.splitlines()[-3:] == [f"rank {rank}: {7 + rank}" for rank in range(3)]
     notebook.ok("%%px --noblock --out later\nvalue = 5 * rank; print('worked')")
     assert notebook.ok("%pxresult") == "ranks 0-2: worked"
+    assert notebook.ok("print(later.stdout)") == str(["worked\n"] * 3) + "\n"
+    assert notebook.ok("later.display_outputs()") == "ranks 0-2: worked"
     assert "[0, 5, 10]" in notebook.ok("later.get(); print(c.client[:]['value'])")
     notebook.ok("%%px --local\nboth = 3")
     assert "3 [3, 3, 3]" in notebook.ok("print(both, c.client[:]['both'])")
