@@ -150,7 +150,8 @@ class Kernel(IPythonParallelKernel):
         metadata = super().finish_metadata(parent, metadata, reply_content)
         error, self.error = self.error, None
         if reply_content["status"] == "error":
-            self.failures[parent["header"]["session"]] = about_cell(parent).cell
+            if number := about_cell(parent).cell:
+                self.failures[parent["header"]["session"]] = number
             if error is not None:  # ipyparallel's client keeps `engine_info`, not other metadata
                 reply_content["engine_info"]["severity"] = severity(error)
         return metadata
@@ -167,7 +168,10 @@ class Kernel(IPythonParallelKernel):
 
     async def do_execute(self, *args, **kwargs):
         self.shell_channel_thread = SimpleNamespace(parent_thread=threading.main_thread())
-        return await super().do_execute(*args, **kwargs)
+        try:
+            return await super().do_execute(*args, **kwargs)
+        finally:
+            self.shell_channel_thread = None
 
     def answer(self, stream, identity, question) -> None:
         """Called in the control thread."""
