@@ -28,8 +28,8 @@ OF_OTHERS = {
     "named tuples, where these are public": {"_asdict", "_fields", "_replace"},
     "mpi4py": {"_addressof", "_handleof", "_sizeof", "_typedict"},
     "Numba's compile cache": {"_cache", "_rebuild", "_reduce"},
-    "IPython": {"_filename_map", "_last_traceback", "_render_traceback_"},
-    "ipykernel": {"_supports_kernel_subshells"},
+    "IPython": {"_render_traceback_"},
+    "ipyparallel": {"_setup_heartmonitor"},
     "Optuna": {"_trial_id"},
     "COCO's problems": {"_best_parameter"},
     "IPython's display": {"_repr_png_"},
@@ -101,7 +101,7 @@ for file in sorted(p for p in files if p.name != "__main__.py"):
     before = after
 assert len(files) > 250 and not changes, changes
 rooms = ("interop.", "horovod.", "replica.keras", "replica.tensorflow", "cli.keras_ranks",
-         "model_parallel.keras", "bench.networks", "cluster.engine_loaded_keras")
+         "model_parallel.keras", "bench.networks")
 assert all(name.startswith(tuple("tutorial_dl." + r for r in rooms)) for name in without), without
 assert "numba_kernels.team.failure" in sys.modules and "tutorial_dl.training.trainer" in sys.modules
 """

@@ -16,8 +16,6 @@ from unittest import mock
 import pytest
 from small_notebooks import SMALL, small
 
-from tutorial_dl.cluster import foreseen
-
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 SECONDS = 600  # a notebook
 CELL_SECONDS = 600
@@ -51,7 +49,7 @@ def run_here(notebook: Path, folder: Path, seconds: float = SECONDS) -> None:
 
     whole = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(notebook.parent)}}
-    told = surroundings(folder) | {foreseen.NOTEBOOK: str(notebook)}  # as JupyterLab does
+    told = surroundings(folder)
 
     async def execute():
         client = NotebookClient(whole, timeout=CELL_SECONDS, resources=where)

@@ -91,7 +91,7 @@ os._exit(0)
     values, _ = student(script, SUBMIT + f"nodes = {nodes}\n", arguments=[busy])
     assert set(values["places"]) == {"n1", "n2"} if nodes == 2 else {"n1"}
     assert values["again"] == [values["job"]], "a restart submitted another job"
-    while any("heartbeats engine" in command for command in slurm.processes(UID).values()):
+    while any("tutorial_dl.cluster engine" in command for command in slurm.processes(UID).values()):
         assert time.time() < values["began"] + 60
         time.sleep(0.05)
     what = f"{nodes} nodes{', ' * bool(busy)}{busy[-30:]!r}"

@@ -65,10 +65,6 @@ def ended(cancelled, otherwise):
 def cancel(number):
     job = JOBS / number.split(".")[0]
     (job / "cancelled").touch()
-    if me == "scancel":
-        head = re.search(r"(?m)^#SBATCH --output=(\\S+)", (job / "script").read_text())[1]
-        with open(head, "a") as out:
-            print("slurmstepd-n1: error: *** JOB %s ON n1 CANCELLED AT noon ***" % number, file=out)
     pid = int((job / "pid").read_text())
     for one in (signal.SIGTERM, signal.SIGKILL):
         try:

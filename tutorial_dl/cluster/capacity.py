@@ -20,7 +20,7 @@ ENGINE = 0.1e9  # bytes of an engine with numpy and Numba: 82 to 89 MB of its ow
 TENSORFLOW = 0.5e9  # bytes that TensorFlow adds to it: 0.3 GB, a part of 0.5 GB, and a model
 
 
-def judge(n: int, of: Profile, freed: float = 0.0) -> None:
+def check(n: int, of: Profile, freed: float = 0.0) -> None:
     """Raise ClusterError, one line, if `n` engines of this profile are too many.
 
     Args:

@@ -6,13 +6,14 @@ import shutil
 import sys
 import time
 import uuid
+from collections.abc import Mapping
 
 from IPython import get_ipython
 from IPython.display import clear_output, publish_display_data
 
 from .cell_layout import Bundle, colours, layout, lines_of
-from .cell_output import Output, Rich, as_text
-from .rank_screen import CONTROL
+from .cell_output import Output, Part, Rich, as_text
+from .rank_screen import CONTROL, Row
 
 OFTEN = 0.3  # seconds between two updates of a notebook
 RATE = 500_000  # bytes per second; Jupyter's server drops output above twice that
@@ -129,14 +130,8 @@ class Terminal(Page):
 
     def __init__(self) -> None:
         super().__init__()
-        self._partial: dict[tuple[int, str], str] = {}
-        self._results: dict[int, list] = {}
+        self._printed: dict[int, int] = {}  # lines, by rank
         self._status = ""
-
-    def follow(self, output: Output, stream: bool, groupby: str) -> None:
-        super().follow(output, stream, groupby)
-        if stream:
-            output.stream()
 
     def shows_status(self) -> bool:
         return getattr(sys.stderr, "isatty", bool)()
@@ -149,37 +144,44 @@ class Terminal(Page):
             self._status = text
 
     def update(self) -> None:
-        if self.output is None or not self.stream:
-            return
-        for rank, name, said in self.output.arrived():
-            if isinstance(said, Rich) and said.result:
-                self._results[rank] = [said]
-            elif isinstance(said, Rich):
-                for line in as_text(said).splitlines():
-                    self._print(rank, "stdout", line)
-            else:
-                *ended, rest = (self._partial.get((rank, name), "") + said).split("\n")
-                for line in ended:
-                    self._print(rank, name, line)
-                # What a carriage return has overwritten is not needed any more.
-                kept = rest.rstrip("\r").rpartition("\r")[2]
-                self._partial[rank, name] = kept + "\r" * rest.endswith("\r")
+        if self.output is not None and self.stream:
+            self._print_new(self.output.snapshot())
 
-    def _print(self, rank: int, name: str, line: str) -> None:
+    def _print_new(self, output: Mapping[int, list[Part]], ended: bool = False) -> None:
+        """Print lines that have not been printed; those that may change only if the cell ended."""
+        for rank, parts in output.items():
+            count, printed = 0, self._printed.get(rank, 0)
+            parts = [part for part in parts if not is_result(part)]
+            for part in parts:
+                if isinstance(part, Rich):
+                    rows = [Row("stdout", line) for line in as_text(part).splitlines()]
+                else:
+                    keep = part.changing if part is parts[-1] and not ended else 0
+                    rows = part.rows[: len(part.rows) - keep]
+                for row in rows:
+                    count += 1 if row.name else row.more
+                    if count > printed:
+                        self._print(rank, row)
+            self._printed[rank] = max(count, printed)
+
+    def _print(self, rank: int, row: Row) -> None:
         self.status("")
-        line = CONTROL.sub("", line.rstrip("\r").rpartition("\r")[2])
-        line = colours(line, {}, name)  # they end with the line
-        print(f"rank {rank}: {line}", file=getattr(sys, name, sys.stdout), flush=True)
+        line = colours(CONTROL.sub("", row.whole()), {}, row.name)  # they end with the line
+        stream = sys.stderr if row.name == "stderr" else sys.stdout
+        print(f"rank {rank}: {line}", file=stream, flush=True)
 
     def end(self) -> None:
-        self.update()
         self.status("")
         if self.output is None:
             return
-        for (rank, name), line in self._partial.items():
-            if line:
-                self._print(rank, name, line)
-        shown = self._results if self.stream else self.output.snapshot()
-        self._partial, self._results = {}, {}
+        shown = self.output.snapshot()
+        if self.stream:
+            self._print_new(shown, ended=True)
+            shown = {rank: [*filter(is_result, parts)] for rank, parts in shown.items()}
         for line in lines_of(layout(shown, self.groupby)):
             print(line, flush=True)
+        self.output = None
+
+
+def is_result(part: Part) -> bool:
+    return isinstance(part, Rich) and part.result

@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 from ipyparallel.error import EngineError, TaskAborted
 
-from .engine_hooks import Severity
-from .rank_words import ranks
+from .protocol import Severity
+from .rank_status import ranks
 
 OFFER = "c.restart() gives new engines (their variables are lost)"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from .cell_output import Part, Rich, Text, as_text
 from .rank_screen import Row
-from .rank_words import ranks
+from .rank_status import ranks
 
 LINES, FEWEST = 100, 10  # lines shown of all output between two figures; of one rank, at least
 SHOWN = 2_000  # characters of a line that are shown
@@ -113,16 +113,11 @@ class _Page:
 
     def displays(self, rich: Mapping[int, Rich]) -> None:
         """Add one display of each of these ranks."""
-        groups: list[list[int]] = []  # ranks whose displays are equal
+        groups: dict[str, list[int]] = {}  # ranks whose displays are equal
         for rank in sorted(rich):
-            for members in groups:
-                if rich[members[0]].same() == rich[rank].same():
-                    members.append(rank)
-                    break
-            else:
-                groups.append([rank])
+            groups.setdefault(rich[rank].same(), []).append(rank)
         figures: list[tuple[str, Rich]] = []
-        for members in groups:
+        for members in groups.values():
             each, label = rich[members[0]], f"{ranks(members)}:"
             if each.data.keys() <= {"text/plain"}:
                 rows = [Row("stdout", line) for line in as_text(each).splitlines()]
@@ -148,7 +143,7 @@ def fold(texts: Mapping[int, Text]) -> list[Shared]:
     """Fold lines: ranks whose lines are the first lines of another rank's are put with it."""
     found: list[Shared] = []
     for rank in sorted(texts, key=lambda rank: (-len(texts[rank].rows), rank)):
-        rows, partial = texts[rank]
+        rows, partial, _ = texts[rank]
         if not rows:
             continue
         for chain in found:
@@ -171,8 +166,8 @@ def _begins(rows: list[Row], partial: int, longer: list[Row]) -> int | None:
         return None
     if not partial:
         return count
-    name, text = longer[count]
-    return count if name == rows[-1].name and text.startswith(rows[-1].text) else None
+    other, own = longer[count], rows[-1]
+    return count if other.name == own.name and other.text.startswith(own.text) else None
 
 
 def _labelled(chain: Shared, most: int) -> Iterable[tuple[str, str]]:
@@ -183,20 +178,17 @@ def _labelled(chain: Shared, most: int) -> Iterable[tuple[str, str]]:
     if len(rows) > most + 1:
         first, last = most // 2, len(rows) - (most - most // 2)
     state: dict[str, str] = {}
-    for number, (name, text) in enumerate(rows):
+    for number, (name, text, dropped) in enumerate(rows):
         if first <= number < last:
             colours(text, state, name)
             if number > first:
                 continue
-            hidden = rows[first:last]
-            count = sum(1 if row.name else int(row.text) for row in hidden)
+            count = sum(1 if row.name else row.more for row in rows[first:last])
             name, line = "stdout", f"... {count:,} lines more; c.output({longest}) has them"
-        elif not name:
-            name, line = "stdout", f"... {int(text):,} lines, which were not kept"
         else:
-            more = len(text) - SHOWN
-            text = f"{text[:SHOWN]}... {more:,} characters more" if more > 0 else text
-            line = colours(text, state, name)
+            more = max(0, len(text) - SHOWN) + dropped
+            line = colours(Row(name, text[:SHOWN], more).whole(), state, name)
+            name = name or "stdout"
         members = [rank for rank, count in counts.items() if count > number]
         yield f"{ranks(members)}{' stderr' if name == 'stderr' else ''}:", line
 

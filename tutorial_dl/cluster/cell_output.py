@@ -6,10 +6,12 @@ them (cell_layout.py says how, cell_display.py does it).
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from .protocol import VALUE
 from .rank_screen import Row, Screen
 
 DISPLAYS = 50  # figures and the like that are kept per rank; the later ones are only counted
@@ -23,17 +25,19 @@ class Rich(NamedTuple):
     result: bool = False
     name: str | None = None  # display_id, by which an engine replaces it
 
-    def same(self) -> tuple[dict, bool]:
+    def same(self) -> str:
         """Equal for displays to be shown once: the text beside a figure may have an address."""
         shown = {kind: each for kind, each in self.data.items() if kind != "text/plain"}
-        return shown or self.data, self.result
+        return json.dumps([shown or self.data, self.result], sort_keys=True)
 
 
 class Text(NamedTuple):
-    """Lines printed one after the other; the last `partial` ones have not ended yet."""
+    """Lines printed one after the other. `partial` of the last have not ended yet, `changing` may
+    change: a progress bar goes back to them."""
 
     rows: list[Row]
     partial: int = 0
+    changing: int = 0
 
 
 Part = Text | Rich
@@ -46,17 +50,17 @@ class Output:
         self._parts: dict[int, list[Screen | Rich]] = {rank: [] for rank in ranks}
         self._left_out = dict.fromkeys(self._parts, 0)
         self._clear: set[int] = set()  # ranks that show nothing more of before once they show more
+        self._values: dict[int, list] = {}
         self._lock = threading.Lock()
-        self._taken: dict[int, tuple[int, list[Part]]] = {}
-        self._changed = dict.fromkeys(self._parts, 0)
         self.changes = 0
-        self._arrived: list[tuple[int, str, str | Rich]] | None = None
 
     def receive(self, rank: int, message: dict) -> None:
         """Take a message that an engine has published."""
         content, kind = message["content"], message["header"]["msg_type"]
         with self._lock:
-            if kind == "stream":
+            if kind == VALUE:
+                self._values[rank] = message["buffers"]
+            elif kind == "stream":
                 self._write(rank, content["name"], content["text"])
             elif kind in ("display_data", "execute_result"):
                 name = (content.get("transient") or {}).get("display_id")
@@ -72,15 +76,12 @@ class Output:
             else:
                 return
             self.changes += 1
-            self._changed[rank] += 1
 
     def _write(self, rank: int, name: str, text: str) -> None:
         parts = self._begin(rank)
         if not parts or not isinstance(parts[-1], Screen):
             parts.append(Screen())
         parts[-1].write(name, text)
-        if self._arrived is not None:
-            self._arrived.append((rank, name, text))
 
     def _show(self, rank: int, rich: Rich) -> None:
         parts = self._begin(rank)
@@ -88,8 +89,6 @@ class Output:
             self._left_out[rank] += 1
             return
         parts.append(rich)
-        if self._arrived is not None:
-            self._arrived.append((rank, "", rich))
 
     def _begin(self, rank: int) -> list[Screen | Rich]:
         if rank in self._clear:
@@ -106,55 +105,41 @@ class Output:
                     data=content["data"], metadata=content["metadata"] or {}
                 )
 
-    def stream(self) -> None:
-        """Note from now on what arrives, for `arrived`; it begins with what has arrived before."""
-        with self._lock:
-            self._arrived = []
-            for rank, parts in self._parts.items():
-                for part in parts:
-                    if isinstance(part, Rich):
-                        self._arrived.append((rank, "", part))
-                        continue
-                    rows, partial = part.rows()
-                    for number, row in enumerate(rows):
-                        end = "" if number >= len(rows) - partial else "\n"
-                        self._arrived.append((rank, row.name or "stdout", row.text + end))
-
-    def arrived(self) -> list[tuple[int, str, str | Rich]]:
-        """(rank, stream, text or Rich) of what has arrived since the last call."""
-        with self._lock:
-            arrived, self._arrived = self._arrived or [], []
-        return arrived
-
     def snapshot(self) -> dict[int, list[Part]]:
         """What each rank has shown, in the order in which it did."""
         with self._lock:
-            for rank, parts in self._parts.items():
-                changed = self._changed[rank]
-                if self._taken.get(rank, (-1,))[0] != changed:
-                    frozen = [Text(*p.rows()) if isinstance(p, Screen) else p for p in parts]
-                    if left_out := self._left_out[rank]:
-                        said = f"... {left_out} more displays, which were not kept"
-                        frozen.append(Text([Row("stdout", said)]))
-                    frozen = [p for p in frozen if isinstance(p, Rich) or p.rows]
-                    self._taken[rank] = changed, frozen
-            return {rank: self._taken[rank][1] for rank in self._parts}
+            return {rank: self._frozen(rank) for rank in self._parts}
+
+    def _frozen(self, rank: int) -> list[Part]:
+        frozen = [Text(*p.rows()) if isinstance(p, Screen) else p for p in self._parts[rank]]
+        if left_out := self._left_out[rank]:
+            said = f"... {left_out} more displays, which were not kept"
+            frozen.append(Text([Row("stdout", said)]))
+        return [part for part in frozen if isinstance(part, Rich) or part.rows]
 
     def text(self, rank: int) -> str:
         """All that a rank has printed, and its displays and result as text."""
-        lines = []
+        lines: list[str] = []
         for part in self.snapshot()[rank]:
             if isinstance(part, Rich):
                 lines += as_text(part).splitlines()
             else:
-                lines += [row.text if row.name else dropped(int(row.text)) for row in part.rows]
+                lines += [row.whole() for row in part.rows]
         return "\n".join(lines)
+
+    def printed(self, rank: int, name: str) -> str:
+        """All that a rank has printed to "stdout" or "stderr"."""
+        texts = [part for part in self.snapshot()[rank] if isinstance(part, Text)]
+        rows = [row for part in texts for row in part.rows if row.name in (name, "")]
+        return "".join(f"{row.whole()}\n" for row in rows)
+
+    def take_values(self) -> dict[int, list]:
+        """The buffers that ranks have published as VALUE, which are not kept any longer."""
+        with self._lock:
+            values, self._values = self._values, {}
+        return values
 
 
 def as_text(rich: Rich) -> str:
     text = rich.data.get("text/plain", "")
     return "".join(text) if isinstance(text, list) else str(text)
-
-
-def dropped(lines: int) -> str:
-    return f"... {lines:,} lines, which were not kept"

@@ -12,15 +12,16 @@ import psutil
 from IPython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 
-from . import cell_display, cell_status, engine_hooks
+from . import cell_display
 from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout
 from .cell_output import Output
 from .engine_probe import PATIENCE, Asking
 from .job_watch import JobWatch
 from .process_watch import Deaths
 from .processes import connection_file
-from .rank_words import ranks
-from .running_cell import BLOCKED, Cell, positions, still
+from .protocol import About
+from .rank_status import BLOCKED, STILL, positions, ranks, still
+from .running_cell import EVERY, Cell
 
 WAITS = "this cell runs when they are done; the stop button ends the wait"
 ENDING = 2.0  # seconds that a rank gets to end a cell that was given up on it
@@ -36,19 +37,15 @@ class Cells:
         self.left: dict[int, Cell] = {}  # by rank: a cell that was given up and still blocks it
         self.deaths: Deaths | None = None
 
-    def attach(self, folder: Path, install: bool = True) -> None:
-        """Set up for new engines, once they answer; `install`: they are idle and have no hooks."""
+    def attach(self, folder: Path) -> None:
+        """Set up for new engines, once they answer."""
         self.detach()
         self.client, self.now, self.left = self.cluster.client, {}, {}
         places = enumerate(self.cluster.places)
         self.deaths = Deaths(
             {rank: process for rank, (_, process, *_) in places if process}, folder
         )
-        if install:
-            installed = self.client[:].apply_async(engine_hooks.install, str(folder))
-            installed.get(timeout=self.cluster.timeout)
         self.asking = Asking(self.client, folder)
-        self.deaths.watch()
         job, connection = self.cluster.job, connection_file(folder, "engine")
         hosts = [host for host, *_ in self.cluster.places]
         self.job = job and JobWatch(job, self.client, connection, self.deaths, hosts)
@@ -72,7 +69,7 @@ class Cells:
         answers = self.asking.ask(list(codes), codes, PATIENCE)
         stuck = {rank: doing for rank, doing in answers.items() if doing.mpi}
         if stuck:
-            raise CellError([*positions(stuck, "are still"), OFFER])
+            raise CellError([*positions(stuck, STILL), OFFER])
 
     def _left(self, targets: Sequence[int]) -> list[int]:
         """The engines among `targets` that still run a cell that was given up on them."""
@@ -138,7 +135,7 @@ class Cells:
                 elif not told:
                     print(text, file=sys.stderr, flush=True)
                 told = True
-                futures.wait([self.left[rank].replies[rank] for rank in left], cell_status.EVERY)
+                futures.wait([self.left[rank].replies[rank] for rank in left], EVERY)
         except BaseException as error:
             if page is not None:
                 page.end()
@@ -157,8 +154,8 @@ class Cells:
         codes = {rank: self.left[rank].code for rank in left}
         answers = self.asking.ask(list(left), codes, 0.3)
         if stuck := {rank: doing for rank, doing in answers.items() if doing.blocked > BLOCKED}:
-            raise CellError([*positions(stuck, "are still"), OFFER])
-        return still({rank: self.left[rank] for rank in left}, answers)
+            raise CellError([*positions(stuck, STILL), OFFER])
+        return still({rank: self.left[rank].about.number for rank in left}, answers)
 
     def run(self, code: str, targets="all", timeout: float | None = None) -> None:
         """Run a cell and wait for it, after the ranks have ended the one before."""
@@ -187,18 +184,12 @@ class Cells:
         # earlier cell, also of other notebooks that have joined.
         number = time.time_ns()
         before = [self.now[rank] for rank in chosen if rank in self.now]
-        waiting = [cell.reported for cell in before if cell.pending() and not cell.waited]
-        about = {engine_hooks.CELL: number, engine_hooks.REPORTED: min(waiting, default=number - 1)}
+        waiting = [cell.about.reported for cell in before if cell.pending() and not cell.waited]
+        about = About(number, min(waiting, default=number - 1), status, number_here())
         earlier = {rank: self.now[rank] for rank in chosen if rank in self.now}
-        about[engine_hooks.STATUS] = status
-        about[engine_hooks.NUMBER] = number_here()
         output = Output(chosen)
-        result = self.client.send_cell(code, chosen, about, output.receive, buffers)
-        cell = Cell(
-            self, code, result, output,
-            timeout=timeout, reported=about[engine_hooks.REPORTED],
-            number=about[engine_hooks.NUMBER], earlier=earlier,
-        )  # fmt: skip
+        result = self.client.send_cell(code, chosen, about, output, buffers)
+        cell = Cell(self, code, result, output, about, timeout, earlier)
         self.now.update(dict.fromkeys(chosen, cell))
         return cell
 

@@ -8,14 +8,15 @@ two classes here derive from ipyparallel's to reach its private names, and no ot
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 
 import ipyparallel as ipp
 
-from .cell_output import DISPLAYS
-from .rank_screen import MOST
+from . import cell_display
+from .cell_output import Output
+from .protocol import ABOUT, About
 
 
 class Client(ipp.Client):
@@ -54,57 +55,54 @@ class Client(ipp.Client):
             return None
         return self._send(self._control_stream, question, content={}, ident=uuid.encode())
 
-    def _handle_execute_reply(self, message: dict) -> None:
-        """Keep the buffers of a reply (engine_values.py) as `parcel` of its future."""
-        future = self._futures.get(message["parent_header"]["msg_id"])
-        if future is not None:
-            future.parcel = message["buffers"]
-        super()._handle_execute_reply(message)
-
     def send_cell(
-        self,
-        code: str,
-        ranks: Sequence[int],
-        metadata: dict,
-        receive: Callable[[int, dict], None],
-        buffers: Sequence = (),
+        self, code: str, ranks: Sequence[int], about: About, output: Output, buffers: Sequence = ()
     ) -> Result:
         """Send a cell as a DirectView does, which has no way to add metadata or buffers.
 
-        Our hooks drop cells that were waiting for one that failed (engine_hooks.py); the engine's
-        own way, which `stop_on_error` switches off, also drops cells that come soon after it.
-
-        Args:
-            receive: Called with the rank and each message that it publishes, in another thread.
+        Our kernel drops cells that were waiting for one that failed (engine.py); the way of
+        ipykernel, which `stop_on_error` switches off, also drops cells that come soon after it.
         """
         content = dict(code=code, silent=False, user_expressions={}, stop_on_error=False)
         replies = [
             self._send(
-                self._mux_stream, "execute_request", content=content, metadata=metadata,
+                self._mux_stream, "execute_request", content=content, metadata={ABOUT: about},
                 buffers=list(buffers), ident=self._engines[rank].encode(), track_outstanding=True,
-                message_future_hook=partial(self._follow, rank, receive),
+                message_future_hook=partial(self._follow, rank, output),
             )
             for rank in ranks
         ]  # fmt: skip
         return Result(self, replies, fname="%px", targets=list(ranks), owner=True)
 
-    def _follow(self, rank: int, receive: Callable[[int, dict], None], reply: Future) -> None:
-        """Have `receive` called with the messages of a cell that is about to be sent."""
+    def _follow(self, rank: int, output: Output, reply: Future) -> None:
+        """Have `output` receive the messages of a cell that is about to be sent."""
 
         def arrived(message: dict) -> None:
-            receive(rank, message)
-            kept = reply.output.metadata  # ipyparallel keeps the same, without a limit
-            for name in ("stdout", "stderr"):
-                kept[name] = kept[name][-MOST:]
-            del kept["outputs"][DISPLAYS:]
+            output.receive(rank, message)
+            # ipyparallel keeps the same, without a limit.
+            reply.output.metadata.update(stdout="", stderr="", outputs=[])
 
         reply.iopub_callbacks.append(arrived)
 
 
 class Result(ipp.AsyncResult):
-    """The result of a cell."""
+    """The result of a cell, whose output `cell.output` has."""
 
     @property
     def replies(self) -> dict[int, Future]:
         """The reply of each rank."""
         return dict(zip(self._targets, self._children, strict=True))
+
+    @property
+    def stdout(self) -> list[str]:
+        return [self.cell.output.printed(rank, "stdout") for rank in self._targets]
+
+    @property
+    def stderr(self) -> list[str]:
+        return [self.cell.output.printed(rank, "stderr") for rank in self._targets]
+
+    def display_outputs(self, groupby: str = "order", result_only: bool = False) -> None:
+        """Show what the ranks have shown, as below the cell."""
+        page = cell_display.page()
+        page.follow(self.cell.output, False, groupby)
+        page.end()

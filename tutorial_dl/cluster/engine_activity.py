@@ -1,4 +1,4 @@
-"""Runs on every engine: what it waits in, and how long its cell computed, talked and waited.
+"""Runs on every engine: what it waits in, and for how long it computed, talked and waited lately.
 
 For the latter, a thread looks every 20 ms at what the engine does, as long as somebody asks. So
 collectives take no longer, and nothing at all happens while nobody watches the cell.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 EVERY = 0.02  # seconds between two looks
 ASKED = 6.0  # seconds after a question for which the thread looks on
+LOOKS = 500  # as many are kept: 10 s
 LONG = 10 * EVERY  # what takes longer between two looks kept Python's lock, so it was computing
 
 
@@ -33,9 +35,10 @@ def waits() -> dict:
 
 
 class Shares:
-    """Seconds of the running cell by kind. `look` tells the kind, `calls` changes with each call.
+    """What the running cell did in the last seconds. `look` tells the kind of it at a moment.
 
-    `clock` and `sleep` are those of the thread, `start` starts it.
+    `calls` changes with each call of a team. `clock` and `sleep` are those of the thread, `start`
+    starts it.
     """
 
     def __init__(
@@ -49,38 +52,42 @@ class Shares:
     ):
         self.look, self.calls, self.kinds = look, calls, kinds
         self.clock, self.sleep, self.start = clock, sleep, start
-        self.cell = self.before = 0
-        self.until, self.looks, self.running = 0.0, False, False
-        self.seconds = dict.fromkeys(kinds, 0.0)
+        self.before, self.until, self.looks, self.running = 0, 0.0, False, False
+        self.seen: deque[tuple[str, float]] = (
+            deque()
+        )  # kinds, and the seconds since the look before
 
     def begin(self) -> None:
         """A cell begins."""
-        self.cell, self.running = self.cell + 1, True
-        self.before, self.seconds = self.calls(), dict.fromkeys(self.kinds, 0.0)
+        self.running, self.before, self.seen = True, self.calls(), deque(maxlen=LOOKS)
 
     def end(self) -> None:
         self.running = False
 
     def asked(self) -> dict:
-        """The fields of Doing about this cell: seconds of each kind, and if it called a team."""
+        """The fields of Doing about this cell: the share of each kind, and if it called a team."""
         self.until = self.clock() + ASKED
         if self.running and not self.looks:
             self.looks = True
             self.start(self.run)
-        seconds = self.seconds
+        seconds = dict.fromkeys(self.kinds, 0.0)
+        for kind, passed in list(self.seen):
+            seconds[kind] += passed
+        whole = sum(seconds.values())
         used = self.calls() != self.before or any(seconds[kind] for kind in self.kinds[1:])
-        return {"shares": [seconds[kind] for kind in self.kinds], "talks": used}
+        shares = [seconds[kind] / whole for kind in self.kinds] if whole else []
+        return {"shares": shares, "talks": used}
 
     def run(self) -> None:
         """Look until the cell ends, or nobody has asked for a while."""
-        cell, last = self.cell, self.clock()
+        seen, last = self.seen, self.clock()
         while self.running and last < self.until:
             self.sleep(EVERY)
             kind, now = self.look(), self.clock()
-            if cell == self.cell:
-                passed = now - last
-                held = passed - EVERY if passed > LONG else 0.0
-                self.seconds[self.kinds[0]] += held
-                self.seconds[kind] += passed - held
-            cell, last = self.cell, now
+            passed = now - last
+            if passed > LONG:
+                seen.append((self.kinds[0], passed - EVERY))
+                passed = EVERY
+            seen.append((kind, passed))
+            seen, last = self.seen, now  # of another cell, perhaps
         self.looks = False

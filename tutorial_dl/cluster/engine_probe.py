@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ipyparallel.error import NoEnginesRegistered
 
-from .engine_hooks import QUESTION, WRITE, Doing
+from .protocol import QUESTION, WRITE, Doing, position_file
 
 PATIENCE = 1.0  # seconds after which an answer is no longer expected; engines share their cores
 # At the first of these calls on a communicator, mpi4py duplicates it and holds the GIL meanwhile.
@@ -52,7 +52,7 @@ class Asking:
 
     def _written(self, rank: int, silent: float, code: str) -> Doing | None:
         """The position in the cell `code` that an engine writes to its file at a signal."""
-        file = self.folder / f"where_is_{rank}"
+        file = position_file(self.folder, rank)
         if not file.exists():
             return None  # don't send the signal: the engine has no handler for it
         before = file.stat().st_size

@@ -7,16 +7,12 @@ Nothing here waits for a busy engine: engines are asked on their control channel
 from __future__ import annotations
 
 import contextlib
-import time
-from collections import deque
 from typing import NamedTuple
 
 import psutil
 
-from .rank_words import missing, ranks, waits_in
-from .running_cell import BLOCKED
+from .rank_status import BLOCKED, missing, ranks, waits_in
 
-WINDOW = 10.0  # seconds over which shares are taken
 AWAKE = 5.0  # percent of a core; below, a cell that waits for nothing we know is only "running"
 
 
@@ -39,28 +35,7 @@ class Row(NamedTuple):
     shares: tuple[float, ...] = ()  # computing, talking, waiting; () if no rank calls a team
 
 
-class Shares:
-    """Fractions of the last seconds, from the engines' answers, which count from a cell's begin."""
-
-    def __init__(self, clock=time.monotonic):
-        self.clock, self.answers = clock, {}
-
-    def add(self, rank: int, seconds: list[float]) -> tuple[float, ...]:
-        """Take an answer and return the fractions since those of up to WINDOW seconds before."""
-        now, kept = self.clock(), self.answers.setdefault(rank, deque())
-        if kept and (not seconds or any(a < b for a, b in zip(seconds, kept[-1][1], strict=True))):
-            kept.clear()  # another cell
-        if not seconds:
-            return ()
-        kept.append((now, seconds))
-        while now - kept[0][0] > WINDOW:
-            kept.popleft()
-        passed = [last - first for first, last in zip(kept[0][1], seconds, strict=True)]
-        passed = passed if sum(passed) else seconds
-        return tuple(part / sum(passed) for part in passed) if sum(passed) else ()
-
-
-def rows(cluster, shares: Shares | None = None, seconds: float = 0.3) -> list[Row]:
+def rows(cluster, seconds: float = 0.3) -> list[Row]:
     """The state of every engine; waits at most about `seconds` for answers."""
     phase, status = cluster.phase, cluster.status()
     if phase != "running":
@@ -79,8 +54,8 @@ def rows(cluster, shares: Shares | None = None, seconds: float = 0.3) -> list[Ro
             row = row._replace(kind=kind, state=state)
             if doing.state == "running":
                 row = row._replace(call=doing.where())
-                if shares is not None and teams:
-                    row = row._replace(shares=shares.add(engine.rank, list(doing.shares)))
+                if teams:
+                    row = row._replace(shares=tuple(doing.shares))
             if doing.memory:  # else a position that it wrote, because it could not answer
                 row = row._replace(memory=doing.memory, processor=doing.processor)
         with contextlib.suppress(psutil.Error):

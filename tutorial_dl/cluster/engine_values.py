@@ -1,24 +1,22 @@
 """Runs on every engine: evaluates, assigns and calls what the notebook asks for (variables.py).
 
-A request is a cell with a parcel (parcels.py); its reply has the parcel with the result. As it is
-a cell, the engine's hooks watch it, its output is shown, and a failure reaches the other ranks.
+A request is a cell with a parcel (parcels.py); the rank publishes the parcel of the result. As it
+is a cell, its output is shown, and a failure reaches the other ranks.
 """
 
 import contextlib
 import functools
 import linecache
-import re
 from collections.abc import Callable
 from types import CodeType
 
 from . import parcels
+from .protocol import VALUE
 
 # The cell of a request. An import statement would leave a name among the user's variables.
 CODE = f'__import__("{__name__}", fromlist=["_"]).answer()'
 SENT = "_tutorial_dl_sent"  # holds a value while it is assigned
-LINE = re.compile(r"In\[(\d+)\]")
 
-_results: dict[str, list] = {}  # by message: parcels of requests that are done, but not replied to
 _texts: set[str] = set()  # names of what was compiled here
 
 
@@ -33,7 +31,7 @@ def answer() -> None:
         _show_sources(shell, parcels.unpack([sources]))
         what, *rest = parcels.unpack(buffers)
         result = {"get": _get, "set": _set, "delete": _delete, "run": _run}[what](shell, *rest)
-        _reply_with(kernel, request["header"]["msg_id"], result)
+        kernel.publish(VALUE, result)
     except BaseException as error:
         _shorten(shell, error)
         raise
@@ -41,15 +39,20 @@ def answer() -> None:
 
 def _get(shell, expression: str) -> list:
     value = eval(_compiled(shell, expression, "eval"), shell.user_ns)
+    part = "an attribute"
+    if expression.isidentifier():
+        part = f'c["{expression}.{_plain_attribute(value)}"]'
+    advice = f"ask for a part of it, such as {part}, or compute in a %%px cell"
+    return _packed(value, f"{expression} is", advice)
+
+
+def _packed(value: object, what: str, advice: str) -> list:
     try:
         return parcels.pack(value, on_rank=True)[0]
     except parcels.CannotSend as error:
-        part = "an attribute"
-        if expression.isidentifier():
-            part = f'c["{expression}.{_plain_attribute(value)}"]'
+        kind = parcels.kind(value)
         raise parcels.CannotSend(
-            f"{expression} is {parcels.kind(value)}, which can't be sent to the notebook "
-            f"({error}): ask for a part of it, such as {part}, or compute in a %%px cell"
+            f"{what} {kind}, which can't be sent to the notebook ({error}): {advice}"
         ) from None
 
 
@@ -85,38 +88,14 @@ def _run(shell, function: Callable, args: tuple, kwargs: dict) -> list:
     name = name if name.isidentifier() else "function"
     call = _compiled(shell, f"{name}(*args, **kwargs)", "eval")
     value = eval(call, {"args": args, "kwargs": kwargs, name: function})
-    try:
-        return parcels.pack(value, on_rank=True)[0]
-    except parcels.CannotSend as error:
-        raise parcels.CannotSend(
-            f"{name} returned {parcels.kind(value)}, which can't be sent to the notebook "
-            f"({error}): return a part of it"
-        ) from None
+    return _packed(value, f"{name} returned", "return a part of it")
 
 
 def _compiled(shell, text: str, mode: str) -> CodeType:
-    """Compile `text` as a cell, so that it is shown as what the rank does (engine_hooks.py)."""
+    """Compile `text` as a cell, so that it is shown as what the rank does."""
     file = shell.compile.cache(text, 0, text)
     _texts.add(file)
     return compile(text, file, mode)
-
-
-def _reply_with(kernel, message: str, parcel: list) -> None:
-    """Put `parcel` into the reply to `message`, which the kernel sends after this cell."""
-    _results.clear()  # one request at a time; a former reply was never sent
-    _results[message] = parcel
-    session, send = kernel.session, kernel.session.send
-    if send.__module__ == __name__:
-        return  # as below; ipyparallel replaces it too, to add metadata
-
-    def with_parcel(stream, kind, content=None, parent=None, **others):
-        if kind == "execute_reply" and parent is not None:
-            buffers = _results.pop(parent["header"]["msg_id"], None)
-            if buffers is not None:
-                others["buffers"] = buffers
-        return send(stream, kind, content, parent, **others)
-
-    session.send = with_parcel
 
 
 def _show_sources(shell, sources: dict[str, tuple[str, str]]) -> None:
@@ -127,8 +106,7 @@ def _show_sources(shell, sources: dict[str, tuple[str, str]]) -> None:
     for file, (name, text) in sources.items():
         lines = text.splitlines(keepends=True)
         linecache.cache[file] = len(text), None, lines, file  # None: keep it, there is no file
-        number = LINE.fullmatch(name)
-        shell.compile._filename_map[file] = number[1] if number else name
+        shell.compile.labels[file] = name
 
 
 def _shorten(shell, error: BaseException) -> None:

@@ -20,7 +20,8 @@ import logging
 import os
 import socket
 import time
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import psutil
 import traitlets.log
@@ -31,10 +32,10 @@ from .batch_job import Job
 from .cell_runner import Cells
 from .client import Client
 from .lease import Lease
-from .one_line import one_line
 from .registry import ClusterError, Record
-from .startup import Parts, Progress
-from .variables import Variables
+from .short_tracebacks import short_tracebacks
+from .startup import Startup
+from .variables import Ranks, is_names, selected
 
 _running: Cluster | None = None  # one cluster per kernel, because %%px uses one
 
@@ -67,7 +68,7 @@ def answers(ask, seconds: float, patience: float = 5.0) -> list:
     return asked.get()
 
 
-class Cluster(Variables):
+class Cluster(Ranks):
     """A running cluster; `start` makes one, `join` finds one.
 
     c["x"] is a list of every rank's variable x, c[0]["x"] that of rank 0, c["x"] = value sends a
@@ -89,9 +90,18 @@ class Cluster(Variables):
         self._lease: Lease | None = None
         self.joined = False
         self._ends = False  # whether `stop` has begun
-        self._parts = Parts(record.n, timeout)
         self.places: list[tuple[str, psutil.Process | None, int, str]] = []
         self.cells = Cells(self)
+
+    one = False  # whether it is one rank, whose values are not in a list
+
+    @property
+    def cluster(self) -> Cluster:
+        return self
+
+    @property
+    def numbers(self) -> range:
+        return range(self.n)
 
     @property
     def n(self) -> int:
@@ -137,7 +147,8 @@ class Cluster(Variables):
 
     def bring_up(self) -> None:
         """Start everything, or what a restart has ended; nothing is left if that fails."""
-        record, progress, self._ends = self._record, Progress(), False
+        record, self._ends = self._record, False
+        starts = Startup(record, self._profile, self.timeout)
         atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
         try:
@@ -151,22 +162,22 @@ class Cluster(Variables):
                     record.watch = [record.starter]
             elif not registry.alive(record.watcher):  # else: a restart
                 self._lease = Lease(record.path)
-                self._parts.start_watcher(record)
+                starts.start_watcher()
             with processes.reserved_ports() as ports:
-                self._parts.start_controller(record, self._profile, ports)
+                starts.start_controller(ports)
                 if self.local:
-                    self._parts.start_engines(record, self._profile)
-                self._parts.wait_for_controller(record, progress)
+                    starts.start_engines()
+                starts.wait_for_controller()
                 self._connect()
                 if not self.local:
-                    self._parts.start_engines(record, self._profile)
-                self._parts.wait_for_engines(self.client, progress)
+                    starts.start_engines()
+                starts.wait_for_engines(self.client)
                 self._note_places()
         except BaseException:  # Ctrl-C included
             self.end()
             raise
         finally:
-            progress.clear()
+            starts.progress.clear()
 
     def _connect(self) -> None:
         file = processes.connection_file(self._record.run, "client")
@@ -193,7 +204,7 @@ class Cluster(Variables):
             for rank, _, host, pid in found
         ]
         self._record.save()
-        self._activate(install=True)
+        self._activate()
 
     def connect(self) -> int:
         """Connect to a running cluster; returns how many of its engines are gone."""
@@ -225,14 +236,14 @@ class Cluster(Variables):
             self._hear()
         return True
 
-    def _activate(self, install: bool = False) -> None:
+    def _activate(self) -> None:
         """Make %%px run on this cluster, whose engines are all connected."""
         here = socket.gethostname()
         self.places = [
             (host, registry.find(named) if host == here else None, int(named[0]), uuid)
             for host, named, uuid in self._record.places
         ]
-        self.cells.attach(self._record.run, install)
+        self.cells.attach(self._record.run)
         magics.activate(self)
 
     def status(self) -> list[Engine]:
@@ -243,6 +254,21 @@ class Cluster(Variables):
             for rank, (host, process, pid, uuid) in enumerate(self.places)
         ]
 
+    def __getitem__(self, key: Any) -> Any:
+        """c["x"]: a list by rank; c[0], c[1:3], c[[0, 2]]: some `Ranks`, for c[0]["x"]."""
+        if isinstance(key, str) or is_names(key):
+            return super().__getitem__(key)
+        return selected(self, key)
+
+    def execute(
+        self, code: str, ranks: Sequence[int] | None = None, timeout: float | None = None
+    ) -> None:
+        """As `Ranks.execute`; `ranks` are those that run the cell, None: all."""
+        (super() if ranks is None else Ranks(self, ranks)).execute(code, timeout)
+
+    def __reduce__(self):
+        raise TypeError("it belongs to its notebook")
+
     def output(self, rank: int) -> str:
         """All that a rank has printed in its last cell, of which %%px shows a part if it is long.
 
@@ -250,7 +276,7 @@ class Cluster(Variables):
         """
         return self.cells.output(rank)
 
-    @one_line
+    @short_tracebacks
     def restart(self, imports: bool = False) -> None:
         """Replace the engines by new ones without variables, whatever state they are in.
 
@@ -270,7 +296,6 @@ class Cluster(Variables):
         registry.end_process(record.engines)
         registry.end_process(record.controller)
         record.engines, record.controller, record.places = [], [], []
-        self._parts.collect()
         self.bring_up()
         remember(self)
         if imports:
@@ -280,7 +305,7 @@ class Cluster(Variables):
         )
         print(f"{counted(self.n, 'new engine')} after {time.monotonic() - began:.0f} s; {kept}")
 
-    @one_line
+    @short_tracebacks
     def stop(self) -> None:
         """End the engines and the controller, for all clients, and remove their files.
 
@@ -298,13 +323,13 @@ class Cluster(Variables):
         """What `stop` does, without its line."""
         self._ends = True
         self.disconnect()
-        record = self._record.now()
-        if record is not None:
+        for named in (self._record.engines, self._record.controller):  # perhaps not saved yet
+            registry.end_process(named)
+        if (record := self._record.now()) is not None:
             registry.end(record)
-        self._parts.end()
-        self._parts.collect()
+        processes.collect()
 
-    @one_line
+    @short_tracebacks
     def leave(self) -> None:
         """Disconnect and leave the cluster running, for `join` from elsewhere.
 

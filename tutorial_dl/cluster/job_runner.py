@@ -77,32 +77,21 @@ def wait_for_the_end(engines: subprocess.Popen, file: Path, connection: dict) ->
             return None
 
 
-def say(what: str) -> None:
-    """Write a line to the job's log that job_watch.py knows; also from a signal handler."""
-    os.write(1, f"tutorial_dl job: {what}\n".encode())
-
-
-def told_to_end(number: int, frame: object) -> None:
-    say("the job was told to end")
-    sys.exit(128 + number)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--connection", type=Path, required=True)
     parser.add_argument("--guard", type=Path, required=True)
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
-    # The batch system first sends SIGTERM to end a job. Say so, as clients read the log, and pass
-    # it on to the guard below.
-    signal.signal(signal.SIGTERM, told_to_end)
+    # The batch system first sends SIGTERM to end a job, which `finally` passes on to the guard.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     guard = [sys.executable, "-I", "-S", str(options.guard), "--watch", str(os.getpid())]
     guard += ["--grace", "2", "--"]
     connection = None
     while True:
         connection = wait_for_another(options.connection, connection)
         if connection is None:
-            say("there is no controller: the job ends")
+            print("there is no controller: the job ends", flush=True)
             return 0
         engines = subprocess.Popen(guard + options.command)
         try:
@@ -112,7 +101,7 @@ def main() -> int:
                 engines.terminate()
                 engines.wait()
         if status is not None:
-            say(f"the job's command ended with exit status {status}")
+            print(f"the job's command ended with exit status {status}", flush=True)
             return status
         print("the engines were ended: their controller is gone", flush=True)
 

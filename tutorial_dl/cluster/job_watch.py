@@ -4,14 +4,12 @@ Nothing tells a client when a job is cancelled or reaches its time limit: the co
 engines' heartbeats only after half a minute, because a busy engine may be late. So a thread looks
 for signs of an end. Only when there is one it asks the batch system, which must not be asked often.
 
-- The job's log ends with a line of the batch system, or of job_runner.py, which is told first.
-  Network file systems may show it late.
 - Fewer engines than before have a connection to the controller, if that runs on this machine.
 - The controller has unregistered an engine.
 - An engine's process is gone (process_watch.py, if it runs on this machine).
 
 A node that is cut off takes the batch system minutes to notice. Then the connections, which end
-soon (heartbeats.py) and stay lost, and the engines that give no answer are all there is, and enough
+soon (controller.py) and stay lost, and the engines that give no answer are all there is, and enough
 for an error.
 """
 
@@ -19,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import threading
 import time
 from collections.abc import Sequence
@@ -28,9 +25,9 @@ from pathlib import Path
 
 from . import job_end
 from .batch_job import Job
-from .engine_hooks import QUESTION
 from .process_watch import Deaths
-from .rank_words import ranks
+from .protocol import QUESTION
+from .rank_status import ranks
 
 # Seconds after which a connection that was lost counts as lost for good, and an engine that has not
 # answered meanwhile as one that has lost it.
@@ -40,7 +37,7 @@ ASK_EVERY = 2.5  # seconds between two questions to the batch system while there
 LESS_OFTEN = 30.0  # ... and after PATIENCE, if the job runs in spite of it
 PATIENCE = 20.0
 AT_ONCE = 4.0  # seconds to wait for the batch system once an engine is known to be lost
-SIGN = re.compile(r"CANCELLED AT|task.*: |job killed|TERM_|tutorial_dl job: ")
+COMPLETES = 8.0  # seconds that a job's end may take until its reason is known
 
 
 class JobWatch:
@@ -54,7 +51,6 @@ class JobWatch:
     def __init__(self, job: Job, client, connection: Path, deaths: Deaths, hosts: Sequence[str]):
         self.job, self.client, self.deaths, self.hosts = job, client, deaths, hosts
         self.why: str | None = None
-        self._by_itself = False  # nobody ended the job: its command did
         self._runs = False  # the job runs, but engines are lost
         self._decided, self._asked = threading.Event(), threading.Event()
         self._engines = len(client.uuids)
@@ -69,7 +65,7 @@ class JobWatch:
         if engine_gone and self.why is None:
             self._asked.set()
             self._decided.wait(AT_ONCE)
-        if self.why is None or (self._by_itself and self.deaths.first):
+        if self.why is None or (" ended" in self.why and self.deaths.first):
             return []  # still running, or it is known which engine ended first
         new = "gives new engines" if self._runs else "submits a new job"
         return [f"{self.why}: c.restart() {new} (variables are lost)"]
@@ -80,27 +76,35 @@ class JobWatch:
             if asked := self._asked.wait(LOOK):  # a cell waits for the answer
                 self._asked.clear()
                 ask_at = 0.0
-            log, missing = job_end.official(self.job), self._missing()
+            missing = self._missing()
             if self._runs and missing == 0:
                 self._is_back()
-            if not (asked or missing or self._sign(log)):
+            if not (asked or missing or self._sign()):
                 since = None
                 continue
             now = time.monotonic()
             since = since or now
             if now >= ask_at or (self._is_cut_off() and not self._runs):
-                self._find_out(log)
+                self._find_out()
                 ask_at = time.monotonic() + (ASK_EVERY if now - since < PATIENCE else LESS_OFTEN)
 
-    def _find_out(self, log: str) -> None:
+    def _find_out(self) -> None:
         """Ask what is so, and tell the cell that runs if it can't go on."""
-        if why := self._ended(log):
-            self.why, self._runs = why, False
+        if self.job.state() is None:
+            self.why, self._runs = self._reason(), False
         elif self.why is None:
             self.why = self._cut_off()
         if self.why is not None:
             self._decided.set()
             self.deaths.happened.set()  # ends the cell that runs
+
+    def _reason(self) -> str:
+        end = time.monotonic() + COMPLETES
+        while (why := job_end.why(self.job, self.job.report())) is None:
+            if time.monotonic() > end:
+                return f"{self.job} ended"
+            time.sleep(LOOK)
+        return why
 
     def _is_back(self) -> None:
         """The engines that were cut off have connected again, so cells may run."""
@@ -109,12 +113,8 @@ class JobWatch:
         if not self.deaths.first:
             self.deaths.happened.clear()
 
-    def _sign(self, log: str) -> bool:
-        return (
-            self.deaths.happened.is_set()
-            or SIGN.search(log) is not None
-            or len(self.client.uuids) < self._engines
-        )
+    def _sign(self) -> bool:
+        return self.deaths.happened.is_set() or len(self.client.uuids) < self._engines
 
     def _missing(self) -> int:
         """How many engines have lost their connection; -1 if the controller has ended."""
@@ -148,18 +148,6 @@ class JobWatch:
         else:
             who = f"{missing} of {self._engines} engines"
         return f"{who} lost the connection to the controller, though {self.job} runs"
-
-    def _ended(self, log: str) -> str | None:
-        """Why the job has ended; None if it runs."""
-        if (known := job_end.why(self.job, log, "")) is None and self.job.state() is not None:
-            return None
-        # The log is often first to say why; the batch system knows the limit, the user, the node.
-        if why := job_end.why(self.job, log, self.job.report()):
-            return why
-        if known is None:
-            self._by_itself = True
-            return job_end.by_itself(self.job, job_end.official(self.job))
-        return known
 
 
 def port(connection: Path) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import registry, tables
-from .one_line import one_line
+from .short_tracebacks import short_tracebacks
 
 NONE = "no cluster is running"
 
@@ -77,7 +77,7 @@ def list() -> Entries:
     )
 
 
-@one_line
+@short_tracebacks
 def stop(name: str | None = None) -> str:
     """Stop the cluster `name`, or the only one there is, for all its clients; returns its name.
 

@@ -11,12 +11,12 @@ from numba_kernels import launch
 from ..words import counted
 from . import capacity, engines, magics, registry
 from .engines import Cluster
-from .one_line import one_line
 from .profile import Profile, load
 from .registry import ClusterError, Record
+from .short_tracebacks import short_tracebacks
 
 
-@one_line
+@short_tracebacks
 def start(
     n: int = 4,
     timeout: float | None = None,
@@ -65,7 +65,7 @@ def start(
     old = engines.running()
     freed = _memory(old) if old is not None and not old.joined and old.local else 0.0
     if not force:
-        capacity.judge(n, of, freed)
+        capacity.check(n, of, freed)
     if old is not None and not _both_fit(n, of, old):
         _let_go(old)
         old = None
@@ -129,7 +129,7 @@ def _go_on_with(cluster: Cluster | None) -> None:
         print(f"{cluster.name} of {counted(cluster.n, 'engine')} still runs; %%px runs on it")
 
 
-@one_line
+@short_tracebacks
 def join(name: str | None = None) -> Cluster:
     """Connect to a running cluster, and make %%px run on it.
 

@@ -15,22 +15,19 @@ from pathlib import Path
 
 import psutil
 
+from .protocol import pipe
+
 # linux/pidfd.h: the result of ioctl(descriptor, PIDFD_GET_INFO), from Linux 6.15 on also for a
 # process that ended and was waited for. struct pidfd_info: mask, ..., exit_code.
 INFO, ENDED = struct.Struct("=Q 52x i"), 1 << 3
 GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
 
 
-def pipe(folder: str | Path, rank: int) -> Path:
-    """The named pipe whose writing end an engine holds open while it lives."""
-    return Path(folder, f"alive_{rank}")
-
-
 class Deaths:
     """Watches processes of this node until the first one has ended.
 
-    Ranks on other nodes are left out, because the controller notices their ends. Named pipes are
-    made in `folder` for engines to open.
+    Ranks on other nodes are left out, because the controller notices their ends. `folder` has a
+    named pipe of each engine, of which it holds the writing end.
 
     Attributes:
         first: The rank that ended first; several ranks if the first is unknown.
@@ -45,16 +42,9 @@ class Deaths:
         self.happened = threading.Event()
         self._ends: dict[int, int] = {}  # reading ends of pipes, by rank
         self._over, self._leave = os.pipe()  # the latter is closed to end the watch
-        self._watches = False
         for rank in processes:
-            with contextlib.suppress(FileExistsError, PermissionError):  # joined; no pipes there
-                os.mkfifo(pipe(folder, rank), 0o600)
             with contextlib.suppress(FileNotFoundError):
                 self._ends[rank] = os.open(pipe(folder, rank), os.O_RDONLY | os.O_NONBLOCK)
-
-    def watch(self) -> None:
-        """Begin to watch, once the engines have opened their pipes."""
-        self._watches = True
         threading.Thread(target=self._watch, name="deaths", daemon=True).start()
 
     def leave(self) -> None:
@@ -62,8 +52,6 @@ class Deaths:
         if self._leave is not None:
             os.close(self._leave)
             self._leave = None
-            if not self._watches:
-                self._close()
 
     def _close(self) -> None:
         for end in (self._over, *self._ends.values()):

@@ -17,11 +17,13 @@ from pathlib import Path
 from numba_kernels import launch
 from numba_kernels.launch import ranks
 
-from . import foreseen, mpi_launcher, registry, when_there
-from .batch_job import OF_A_JOB, last_lines
+from . import exec_when_file_exists, mpi_launcher, registry
+from .batch_job import OF_A_JOB
 from .profile import Profile
 
-LOADED = "tutorial_dl.cluster.engine_loaded"
+LOADED = "tutorial_dl.cluster.preload"
+PRELOAD = "TUTORIAL_DL_PRELOAD"  # the variable that tells it what the profile names
+PROGRAM = (sys.executable, "-m", "tutorial_dl.cluster")
 PORTS = 24  # those that a controller listens on
 BUSY = 35_000  # ms without a heartbeat, after which ipyparallel calls an engine lost
 
@@ -46,23 +48,28 @@ def reserved_ports() -> Iterator[list[int]]:
         yield ports
 
 
-class Guarded:
-    """A command under a guard, with a log. `named` is the guard's entry for the registry."""
+_started: list[subprocess.Popen] = []  # guards that may have to be collected
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        watch: Sequence[int],
-        log: Path,
-        *,
-        env: Mapping[str, str] | None = None,
-        umask: int = -1,
-        **of_guard,
-    ):
-        self.log = log
-        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
-            self._process = subprocess.Popen(
-                launch.guarded(command, *watch, **of_guard),
+
+def start_guarded(
+    command: Sequence[str],
+    watch: Sequence[Sequence[float]],
+    log: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    umask: int = -1,
+    **of_guard,
+) -> list[float]:
+    """Start a command under a guard, with a log; returns the guard's entry for the registry.
+
+    `watch`: the entries of the processes that it watches.
+    """
+    collect()
+    guarded = launch.guarded(command, *(int(pid) for pid, _ in watch), **of_guard)
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
+        _started.append(
+            subprocess.Popen(
+                guarded,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -70,13 +77,13 @@ class Guarded:
                 start_new_session=True,  # so that Ctrl-C in the terminal does not reach them
                 umask=umask,
             )
-        self.named = registry.process(self._process.pid)
+        )
+    return registry.process(_started[-1].pid)
 
-    def ended(self) -> bool:
-        return self._process.poll() is not None
 
-    def tail(self) -> list[str]:
-        return last_lines(self.log)
+def collect() -> None:
+    """Collect the guards that have ended, which would stay as zombies otherwise."""
+    _started[:] = [process for process in _started if process.poll() is None]
 
 
 def controller(run: Path, profile: Profile, ports: Sequence[int]) -> list[str]:
@@ -87,7 +94,7 @@ def controller(run: Path, profile: Profile, ports: Sequence[int]) -> list[str]:
     beat = 200 if profile.kind == "local" else 500  # ms
     misses = BUSY // beat
     return [
-        *(sys.executable, "-m", *program("controller", profile), f"--profile-dir={run}"),
+        *(*PROGRAM, "controller", f"--profile-dir={run}"),
         *(f"--ip={address}", f"--location={address}"),
         f"--IPController.enable_curve={profile.encrypt}",
         f"--ports={','.join(map(str, ports))}",
@@ -102,16 +109,10 @@ def connection_file(run: Path, who: str) -> Path:
     return run / "security" / f"ipcontroller-{who}.json"
 
 
-def program(which: str, profile: Profile) -> list[str]:
-    """The module that is the "controller" or an "engine", and its first arguments."""
-    ours = ["tutorial_dl.cluster.heartbeats", which]
-    return [f"ipyparallel.{which}"] if profile.kind == "local" else ours
-
-
-def engine(run: Path, profile: Profile) -> list[str]:
-    """An ipyparallel engine, which uses its MPI rank as its id."""
+def engine(run: Path) -> list[str]:
+    """An engine, which uses its MPI rank as its id."""
     return [
-        *(sys.executable, "-m", *program("engine", profile), "--mpi", f"--profile-dir={run}"),
+        *(*PROGRAM, "engine", "--mpi", f"--profile-dir={run}"),
         f"--file={connection_file(run, 'engine')}",
         "--timeout=30",  # seconds for the controller to answer; 5 are too few on a loaded machine
     ]
@@ -126,15 +127,14 @@ def engines_here(
     possible, the engines are forked from one process, which imports meanwhile what they need.
     """
     start, env = ranks_here(n)
-    uses_keras = foreseen.tensorflow(foreseen.this_notebook(), foreseen.cells_run())
-    loaded = f"{LOADED}_keras" if uses_keras else LOADED
     file = str(connection_file(run, "engine"))  # the last one that the controller writes
-    waiting = [sys.executable, "-I", "-S", when_there.__file__, file]
+    waiting = [sys.executable, "-I", "-S", exec_when_file_exists.__file__, file]
     folder = ranks.fork_folder() if ranks.can_fork(env) else None
     if folder is None:
-        return [*waiting, *start, *engine(run, profile)], env, None
-    command = [*waiting, *start, *ranks.as_fork(folder, engine(run, profile), start[0])]
-    return ranks.with_fork_server(loaded, folder, command), env, folder
+        return [*waiting, *start, *engine(run)], env, None
+    env[PRELOAD] = " ".join(profile.preload)
+    command = [*waiting, *start, *ranks.as_fork(folder, engine(run), start[0])]
+    return ranks.with_fork_server(LOADED, folder, command), env, folder
 
 
 def ranks_here(n: int) -> tuple[list[str], dict[str, str]]:

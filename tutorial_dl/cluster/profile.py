@@ -13,6 +13,7 @@ an error is one line with the file, the key, its value and what was expected.
 from __future__ import annotations  # `fits` reads the types of fields as text
 
 import contextlib
+import importlib.util
 import ipaddress
 import os
 import re
@@ -27,7 +28,7 @@ from .mpi_launcher import PLACE
 
 SHIPPED = Path(__file__).with_name("profiles")
 KINDS = ("local", "allocation", "submit")
-BATCH, AWAY, ALL = ("submit",), ("allocation", "submit"), KINDS
+HERE, BATCH, AWAY, ALL = ("local",), ("submit",), ("allocation", "submit"), KINDS
 
 
 class ProfileError(ValueError):
@@ -52,6 +53,7 @@ class Profile:
     encrypt: bool = key(True, "true or false")
     keep: float | None = key(None, "a number of seconds above 0")
     timeout: float | None = key(None, "a number of seconds above 0")
+    preload: tuple[str, ...] = key((), 'a list of installed modules, such as ["keras"]', HERE)
     cores_per_rank: int = key(1, "a whole number above 0", AWAY)
     nodes: int | None = key(None, "a whole number above 0", BATCH)
     ranks_per_node: int | None = key(None, "a whole number above 0", BATCH)
@@ -192,6 +194,8 @@ def check(empty: Profile, table: dict[str, Any]) -> Profile:
             known = ", ".join(f"{{{word}}}" for word in words)
             right = f"only {known} in braces (write $NAME for shell variables)"
             raise profile.wrong(name, getattr(profile, name), right) from None
+    if not all(importlib.util.find_spec(module.partition(".")[0]) for module in profile.preload):
+        raise profile.wrong("preload", list(profile.preload), FIELDS["preload"].metadata["right"])
     if profile.launcher and "{n}" not in profile.launcher:
         raise profile.wrong("launcher", profile.launcher, "a command with {n}, the ranks")
     if profile.resources and profile.system != "pbs":

@@ -19,29 +19,25 @@ from concurrent import futures
 
 from ipyparallel.error import NoEnginesRegistered
 
-from . import cell_display, cell_status, hints
+from . import cell_display, hints
 from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain
 from .cell_output import Output
 from .client import Result
-from .engine_hooks import Doing, Severity
 from .engine_probe import PATIENCE
-from .rank_words import ranks
+from .protocol import About, Doing, Severity
+from .rank_status import BLOCKED, WERE, positions, ranks, status, still
 
 GRACE = 3.0  # seconds after the first failure (or an interrupt) until hanging ranks are given up
-BLOCKED = 1.5  # seconds without a response in a raw MPI call before it counts as blocked
 STALL = 10.0  # seconds after which a cell that hangs without a failure is reported
 LOOK = 0.1  # seconds between two polls
+EVERY = 1.0  # seconds between two questions to the engines, to say what they do
 SOON = 1.0  # seconds after which a cell that has to wait for an earlier one says so
 STOP = "the stop button ends the cell"
 EARLIER = "this cell runs after it; the stop button ends both"
 
 
 class Cell:
-    """One cell that was sent to engines, after the end of cell number `reported` was reported.
-
-    `number` is that of the notebook's cell, as in "In[12]"; None in a script. `earlier` are the
-    cells that were sent to the ranks before this one.
-    """
+    """One cell that was sent to engines; `earlier` are those sent to its ranks before it."""
 
     def __init__(
         self,
@@ -49,16 +45,14 @@ class Cell:
         code: str,
         result: Result,
         output: Output,
-        *,
-        timeout: float | None = None,
-        reported: int = 0,
-        number: int | None = None,
-        earlier: Mapping[int, Cell] | None = None,
+        about: About,
+        timeout: float | None,
+        earlier: Mapping[int, Cell],
     ):
         self.cells, self.code, self.result, self.output = cells, code, result, output
-        self.timeout, self.reported, self.number = timeout, reported, number
+        self.about, self.timeout = about, timeout
         self.waited = False  # whether `wait` has seen its end
-        self._earlier = {k: cell for k, cell in (earlier or {}).items() if k in cell.pending()}
+        self._earlier = {k: cell for k, cell in earlier.items() if k in cell.pending()}
         self.replies = result.replies
         self.were: dict[int, Doing] = {}  # where ranks were when they were interrupted
         result.cell = self  # for %pxresult
@@ -117,6 +111,14 @@ class Cell:
             raise error
         self.cells.done.append(self.code)
 
+    def take_values(self) -> dict[int, list]:
+        """The buffers that its ranks have published, by rank; the cell keeps them no longer."""
+        said = [reply.output for reply in self.replies.values()]
+        while futures.wait(said, timeout=LOOK).not_done:  # large ones arrive after the reply
+            if lost := self.cells.lost():
+                raise CellError(lost)
+        return self.output.take_values()
+
     def _lives(self) -> bool:
         """Whether ranks still run the cell; none does once an engine's process has ended."""
         return bool(self.pending()) and not self.cells.deaths.happened.is_set()
@@ -135,7 +137,7 @@ class Cell:
                 return False
             page.update()
             if now >= next_status and self._lives():
-                next_status = now + cell_status.EVERY
+                next_status = now + EVERY
                 lines = report or "\n".join(self._waits_for_earlier()) or self._status()
                 page.status(f"{now - began:.0f} s: {lines}")
             if not (shows or told_of_earlier) and now - began > SOON:
@@ -169,7 +171,7 @@ class Cell:
         answers = self.cells.asking.ask(pending, {}, 0.1, signal=False)
         stopped = [rank for rank in pending if rank not in answers and self.cells.stopped(rank)]
         done = self.replies.keys() - set(pending)
-        return cell_status.status(answers, pending, done, stopped)
+        return status(answers, pending, done, stopped)
 
     def _waits_for_earlier(self) -> list[str]:
         """Lines that say which ranks still run an earlier cell; none if this one has begun."""
@@ -178,7 +180,8 @@ class Cell:
             return []
         codes = {rank: cell.code for rank, cell in self._earlier.items()}
         answers = self.cells.asking.ask(list(codes), codes, 0.3)
-        return [*still(self._earlier, answers), EARLIER]
+        numbers = {rank: cell.about.number for rank, cell in self._earlier.items()}
+        return [*still(numbers, answers), EARLIER]
 
     def _ask(self, seconds: float = 0.3) -> dict[int, Doing]:
         pending = self.pending()
@@ -222,7 +225,7 @@ class Cell:
             rest = f"{ranks(pending)} did not stop" if pending else "variables are kept"
             summary, traceback = [f"{reason}: {back} of {size} ranks stopped, {rest}"], ""
             if kind is CellTimeout:
-                summary += positions(self.were, "were")
+                summary += positions(self.were, WERE)
         elif reason:
             summary.append(reason)
             kind = CellError if kind is CellInterrupted else kind
@@ -234,34 +237,3 @@ class Cell:
         silent = [rank for rank in self.pending() if rank not in answers]
         unknown = [f"{ranks(silent)}: still computing, position unknown"] if silent else []
         return positions(answers) + unknown
-
-
-def still(cells: Mapping[int, Cell], answers: Mapping[int, Doing]) -> list[str]:
-    """One line per position of ranks that still run these cells, by rank."""
-    groups: dict[str, list[int]] = {}
-    for rank, cell in cells.items():
-        doing = answers.get(rank)
-        where = f" in cell In[{cell.number}]" if cell.number is not None else ""
-        if doing is not None:
-            where += f", {doing.where()}" if where else f" in {doing.where()}"
-        groups.setdefault(where, []).append(rank)
-    return [
-        f"{ranks(group)} still {cell_status.verb('compute', group)}{where}"
-        for where, group in groups.items()
-    ]
-
-
-def positions(answers: Mapping[int, Doing], verb: str = "are") -> list[str]:
-    """One line per position and state, with all ranks that are there."""
-    lines: dict[str, list[int]] = {}
-    for rank, doing in answers.items():
-        if doing.blocked > BLOCKED or (doing.mpi and verb == "are still"):
-            what = f"blocked in {doing.where()}, which nothing can interrupt"
-        else:
-            what = f"in {doing.where()}"
-        lines.setdefault(what, []).append(rank)
-    one = {"are": "is", "were": "was", "are still": "is still"}
-    return [
-        f"{ranks(group)} {verb if len(group) > 1 else one[verb]} {what}"
-        for what, group in lines.items()
-    ]

@@ -1,15 +1,14 @@
-"""The processes of a cluster while it starts: show progress, and report one that ends early."""
+"""Start the processes of a cluster: show progress, and report one that ends early or is late."""
 
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from IPython import get_ipython
 
 from . import job_end, lease, mpi_launcher, processes, registry, submit
-from .batch_job import Job
-from .processes import Guarded
+from .batch_job import Job, last_lines
 from .profile import Profile
 from .registry import ClusterError, Record
 
@@ -46,66 +45,64 @@ class Progress:
         self._width = len(line)
 
 
-class Parts:
-    """The parts of a cluster of `n` engines that this process has started; each may be None."""
+class Startup:
+    """Starts the parts of a cluster, which it names in the cluster's `record`."""
 
-    def __init__(self, n: int, timeout: float):
-        self.n, self.timeout = n, timeout
-        self.watcher: Guarded | None = None
-        self.controller: Guarded | None = None
-        self.engines: Guarded | None = None
+    def __init__(self, record: Record, of: Profile, timeout: float):
+        self.record, self.of, self.timeout = record, of, timeout
         self.job: Job | None = None
-        self._awaits_controller = False
-        self._job_state, self._ask_at = "submitted", 0.0
+        self.progress = Progress()
 
-    def start_watcher(self, record: Record) -> None:
+    def start_watcher(self) -> None:
         """Start the lease watcher, which the guards of the other parts then watch."""
+        record = self.record
         words = ["-I", "-S", lease.__file__, str(record.path), str(record.keep)]
         log = record.path / "watcher.log"
-        self.watcher = Guarded([sys.executable, *words], (), log, grace=30, remove=record.path)
-        record.watcher, record.watch = self.watcher.named, [self.watcher.named]
+        record.watcher = processes.start_guarded(
+            [sys.executable, *words], (), log, grace=30, remove=record.path
+        )
+        record.watch = [record.watcher]
         record.save()
 
-    def start_controller(self, record: Record, of: Profile, ports) -> None:
+    def start_controller(self, ports: Sequence[int]) -> None:
         """Start the controller on these `ports`."""
-        run = record.run
+        record, run = self.record, self.record.run
         run.mkdir(mode=0o700, exist_ok=True)
         for who in ("client", "engine"):  # left by a controller whose guard was killed, too
             processes.connection_file(run, who).unlink(missing_ok=True)
-        self.controller = Guarded(
-            processes.controller(run, of, ports),
-            [int(pid) for pid, _ in record.watch],
+        record.controller = processes.start_guarded(
+            processes.controller(run, self.of, ports),
+            record.watch,
             run / "controller.log",
             remove=record.path if record.keep is None else run,
             umask=0o077,
         )
-        record.controller = self.controller.named
         record.save()
 
-    def wait_for_controller(self, record: Record, progress: Progress) -> None:
+    def wait_for_controller(self) -> None:
         """Wait for its connection files."""
-        self._awaits_controller = True
-        files = [processes.connection_file(record.run, who) for who in ("client", "engine")]
-        self.wait(
+        files = [processes.connection_file(self.record.run, who) for who in ("client", "engine")]
+        self._wait(
+            "the controller",
             lambda: all(file.exists() for file in files),
-            lambda: progress.update("starting the controller"),
+            lambda: self.progress.update("starting the controller"),
         )
-        self._awaits_controller = False
 
-    def start_engines(self, record: Record, of: Profile) -> None:
+    def start_engines(self) -> None:
         """Start mpiexec or a job: after the controller, and if not local, after its files."""
+        record, of = self.record, self.of
         if of.kind == "submit":
             self.job = submit.engines(record, of, record.run)
             return
         if of.kind == "local":
-            command, env, folder = processes.engines_here(self.n, record.run, of)
+            command, env, folder = processes.engines_here(record.n, record.run, of)
         else:
-            command, env = processes.ranks_in_allocation(of, self.n)
-            command, folder = [*command, *processes.engine(record.run, of)], None
+            command, env = processes.ranks_in_allocation(of, record.n)
+            command, folder = [*command, *processes.engine(record.run)], None
         try:
-            self.engines = Guarded(
+            record.engines = processes.start_guarded(
                 command,
-                [int(pid) for pid, _ in [*record.watch, record.controller]],
+                [*record.watch, record.controller],
                 record.run / "engines.log",
                 env=env,
                 grace=1.0,
@@ -118,73 +115,55 @@ class Parts:
                 # The controller has ended, and its guard has removed the folder.
                 raise ClusterError("the controller ended at once") from error
             raise
-        record.engines = self.engines.named
         record.save()
 
-    def wait_for_engines(self, client, progress: Progress) -> None:
+    def wait_for_engines(self, client) -> None:
         """Wait until all engines are registered."""
+        state, ask_at, n = "submitted", time.monotonic() + 0.5, self.record.n
 
         def show():
+            nonlocal state, ask_at
             connected = len(client.ids)
-            waiting = f"{self.job} is {self._job_state}, " if self.job and not connected else ""
-            progress.update(f"{waiting}{connected} of {self.n} engines")
+            if self.job is not None and time.monotonic() > ask_at:
+                state, ask_at = self._state_of_job(), time.monotonic() + ASK_EVERY
+            waiting = f"{self.job} is {state}, " if self.job and not connected else ""
+            self.progress.update(f"{waiting}{connected} of {n} engines")
+            return f": {self.job} was {state}" if self.job else ""
 
-        self.wait(lambda: len(client.ids) == self.n, show)
+        self._wait(f"the {n} engines", lambda: len(client.ids) == n, show)
 
-    def wait(self, ready: Callable[[], bool], show: Callable[[], None]) -> None:
-        """Wait until `ready()`; raises ClusterError after `timeout`, or if a part ends."""
-        deadline = time.monotonic() + self.timeout
-        self._job_state, self._ask_at = "submitted", time.monotonic() + 0.5
+    def _wait(self, what: str, ready: Callable[[], bool], show: Callable[[], str | None]) -> None:
+        """Wait until `ready()`; raises ClusterError after `timeout`, or if a part ends.
+
+        `show` shows how far it is, and returns what an error adds.
+        """
+        deadline, run = time.monotonic() + self.timeout, self.record.run
+        engines, log = self.record.engines, run / "engines.log"
         while not ready():
-            show()
-            problem = self._ended()
-            if problem is None and time.monotonic() > deadline:
-                problem = self._late()
-            if problem is not None:
-                raise _told(*problem)
+            more = show() or ""
+            if not registry.alive(self.record.controller):
+                raise _ended("the controller ended at once", last_lines(run / "controller.log"))
+            if engines and not registry.alive(engines):
+                raise _ended(f"the {self.record.n} engines ended at once", last_lines(log))
+            if time.monotonic() > deadline:
+                log = run / "controller.log" if "controller" in what else log
+                tail = last_lines(log) if self.job is None else self.job.tail()
+                raise _ended(f"{what} did not come up within {self.timeout:g} s{more}", tail)
             time.sleep(0.02)
 
-    def _ended(self) -> tuple[str, list[str]] | None:
-        """A problem and the end of its log; None if all parts live."""
-        if self.controller.ended():
-            return "the controller ended at once", self.controller.tail()
-        if self.engines is not None and self.engines.ended():
-            return f"the {self.n} engines ended at once", self.engines.tail()
-        if self.job is not None and time.monotonic() > self._ask_at:
-            state = self.job.state()
-            self._ask_at = time.monotonic() + ASK_EVERY
-            if state is None:
-                why = job_end.why(self.job, job_end.official(self.job), self.job.report())
-                return f"{why or f'{self.job} ended'} before its engines were up", self.job.tail()
-            if self.job.can_never_run(state):
-                ask = "ask for fewer ranks, less time or another queue in the profile"
-                return f"{self.job} can never run, it is {state}: {ask}", []
-            self._job_state = state
-        return None
-
-    def _late(self) -> tuple[str, list[str]]:
-        late = f"did not come up within {self.timeout:g} s"
-        if self.job is not None:
-            return f"the {self.n} engines {late}: {self.job} was {self._job_state}", self.job.tail()
-        if self._awaits_controller:
-            return f"the controller {late}", self.controller.tail()
-        return f"the {self.n} engines {late}", self.engines.tail()
-
-    def end(self) -> None:
-        """End what this process has started and the record may not name yet."""
-        for guarded in (self.engines, self.controller):
-            if guarded is not None:
-                registry.end_process(guarded.named)
-
-    def collect(self) -> None:
-        """Collect the guards that have ended, which would stay as zombies otherwise."""
-        for guarded in (self.engines, self.controller, self.watcher):
-            if guarded is not None:
-                guarded.ended()
-        self.engines = self.controller = self.job = None
+    def _state_of_job(self) -> str:
+        """The state of the job; raises ClusterError if it has ended or can never run."""
+        state = self.job.state()
+        if state is None:
+            why = job_end.why(self.job, self.job.report()) or f"{self.job} ended"
+            raise _ended(f"{why} before its engines were up", self.job.tail())
+        if self.job.can_never_run(state):
+            ask = "ask for fewer ranks, less time or another queue in the profile"
+            raise ClusterError(f"{self.job} can never run, it is {state}: {ask}")
+        return state
 
 
-def _told(what: str, tail: list[str]) -> ClusterError:
+def _ended(what: str, tail: list[str]) -> ClusterError:
     """The error of a part that has ended, or is late, with the end of its log."""
     if any(map(mpi_launcher.REFUSED.search, tail)):
         what, tail = f"the MPI library refuses the launcher: {mpi_launcher.REMEDY}", []

@@ -35,7 +35,7 @@ def engines(record: Record, of: Profile, run: Path) -> Job:
     file, log = record.path / "job.sh", record.path / "job.log"
     connection = processes.connection_file(run, "engine")
     name = f"tutorial-{record.name}"
-    text = script(of, name, record.n, processes.engine(run, of), connection, log)
+    text = script(of, name, record.n, processes.engine(run), connection, log)
     # The job would create its logs with the permissions of its umask.
     head = log.with_suffix(".head")
     for path, content, mode in ((file, text, 0o700), (log, "", 0o600), (head, "", 0o600)):

@@ -19,9 +19,9 @@ from . import cell_display, parcels
 from .cell_errors import CellError
 from .engine_values import CODE
 from .magics import ClusterMagics
-from .one_line import one_line
 from .parcels import CannotSend
-from .rank_words import ranks
+from .rank_status import ranks
+from .short_tracebacks import short_tracebacks
 
 
 class Ranks:
@@ -43,7 +43,7 @@ class Ranks:
         Raises:
             CellError: If a rank does not have it, or can't send it; one line.
         """
-        text = f"({', '.join(name)},)" if _is_names(name) else name
+        text = f"({', '.join(name)},)" if is_names(name) else name
         _check(text, "eval", f"c[{name!r}]: the brackets take a name or an expression in quotes")
         return self._ask(("get", text.strip()))
 
@@ -66,7 +66,7 @@ class Ranks:
         """The number of ranks."""
         return len(self.numbers)
 
-    @one_line
+    @short_tracebacks
     def run(self, work: Callable | str, *args, timeout: float | None = None, **kwargs) -> Any:
         """Call a function on each rank, and wait; text is run as `execute` does.
 
@@ -97,7 +97,7 @@ class Ranks:
             )
         return self._ask(("run", work, args, kwargs), timeout)
 
-    @one_line
+    @short_tracebacks
     def execute(self, code: str, timeout: float | None = None) -> None:
         """Run a cell's text as %%px does, and wait for it.
 
@@ -132,70 +132,21 @@ class Ranks:
             cell.wait(page, progress_after=seconds)
         except CellError as error:
             raise _without_our_name(error) from None
-        # The cell stays a while, and so would the messages, which may be large.
-        parcels_of = {rank: vars(reply).pop("parcel") for rank, reply in cell.replies.items()}
-        results = [_unpacked(rank, parcels_of[rank]) for rank in self.numbers]
+        published = cell.take_values()
+        results = [_unpacked(rank, published[rank]) for rank in self.numbers]
         return results[0] if self.one else results
 
     def __repr__(self) -> str:
         return f"{ranks(self.numbers)} of the cluster {self.cluster.name}"
 
 
-class Variables:
-    """What a cluster has of `Ranks`, for all its ranks: c["x"], c["x"] = value, c.run(function)."""
-
-    n: int
-
-    def __getitem__(self, key: Any) -> Any:
-        """c["x"]: a list by rank; c[0], c[1:3], c[[0, 2]]: some `Ranks`, for c[0]["x"]."""
-        if isinstance(key, str) or _is_names(key):
-            return self._all()[key]
-        if isinstance(key, slice):
-            return Ranks(self, range(self.n)[key])
-        if isinstance(key, list | tuple | range):
-            return Ranks(self, [_rank(self, each) for each in key])
-        return Ranks(self, [_rank(self, key)], one=True)
-
-    def __setitem__(self, name: str, value: object) -> None:
-        self._all()[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self._all()[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._all()
-
-    def __len__(self) -> int:
-        return self.n
-
-    def run(self, work: Callable | str, *args, timeout: float | None = None, **kwargs) -> Any:
-        if isinstance(work, str):
-            return self.execute(work, *args, timeout=timeout, **kwargs)
-        return self._all().run(work, *args, timeout=timeout, **kwargs)
-
-    run.__doc__ = Ranks.run.__doc__
-
-    def execute(
-        self, code: str, ranks: Sequence[int] | None = None, timeout: float | None = None
-    ) -> None:
-        """Run a cell's text as %%px does, and wait for it.
-
-        Args:
-            code: Source of a cell.
-            ranks: The ranks that run it; None: all.
-            timeout: Seconds after which the ranks are interrupted.
-
-        Raises:
-            CellError: If a rank failed; it says which and why. CellTimeout after `timeout`.
-            ValueError: If `timeout` is not above 0.
-        """
-        (self._all() if ranks is None else Ranks(self, ranks)).execute(code, timeout)
-
-    def __reduce__(self):
-        raise TypeError("it belongs to its notebook")
-
-    def _all(self) -> Ranks:
-        return Ranks(self, range(self.n))
+def selected(cluster, key: Any) -> Ranks:
+    """The ranks that c[0], c[-1], c[1:3] and c[[0, 2]] mean."""
+    if isinstance(key, slice):
+        return Ranks(cluster, range(cluster.n)[key])
+    if isinstance(key, list | tuple | range):
+        return Ranks(cluster, [_rank(cluster, each) for each in key])
+    return Ranks(cluster, [_rank(cluster, key)], one=True)
 
 
 class NoSuchRank(CellError, IndexError):
@@ -217,7 +168,7 @@ def _rank(cluster, number: Any) -> int:
     return found % size
 
 
-def _is_names(key: Any) -> bool:
+def is_names(key: Any) -> bool:
     return isinstance(key, tuple) and bool(key) and all(isinstance(each, str) for each in key)
 
 

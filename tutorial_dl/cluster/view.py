@@ -19,7 +19,7 @@ from IPython import get_ipython
 from IPython.display import display
 
 from . import tables
-from .engine_states import Shares, rows, summary
+from .engine_states import rows, summary
 
 EVERY, IDLE = 1.0, 5.0  # seconds between updates, while a cell runs and otherwise
 KINDS = ("computing", "talking", "waiting")
@@ -35,10 +35,10 @@ _shown: Live | None = None  # one live table per kernel: the last one
 class Table:
     """The state of a cluster at one moment; `over` says why it is not updated any more."""
 
-    def __init__(self, cluster, shares: Shares | None = None, over: str = "", now: float = 0.0):
-        self.rows = rows(cluster, shares)
+    def __init__(self, cluster, over: str = ""):
+        self.rows = rows(cluster)
         self.summary = summary(cluster, self.rows)
-        self.over, self.time = over, time.localtime(now or time.time())
+        self.over, self.time = over, time.localtime()
         self.next: float | None = None  # seconds until the next update; None: this is not live
 
     @property
@@ -111,14 +111,14 @@ class Live:
     """
 
     def __init__(self, cluster, show: Callable, clock=time.monotonic):
-        self.cluster, self.clock, self.shares = cluster, clock, Shares(clock)
+        self.cluster, self.clock = cluster, clock
         self.ended, self.one_at_a_time = threading.Event(), threading.Lock()
         self.shown, self.at = None, clock()
         self.table = self._table()
         self.update = show(self.table)
 
     def _table(self) -> Table:
-        table = Table(self.cluster, self.shares, OVER.get(self.cluster.phase, ""))
+        table = Table(self.cluster, OVER.get(self.cluster.phase, ""))
         table.next = EVERY if table.busy else IDLE
         return table
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..cluster.foreseen import NOTEBOOK
 from ..figure_style import KEEP
 
 SECONDS = 900.0  # per cell
@@ -77,7 +76,7 @@ def execute(notebook: Path, result: Path, seconds: float = SECONDS) -> None:
     whole = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(result.parent)}}
     now = ["before the first cell"]
-    told = {KEEP: "1", NOTEBOOK: str(notebook.absolute())}  # the latter as JupyterLab does
+    told = {KEEP: "1"}
     with tempfile.TemporaryDirectory(prefix="kernel-") as folder, variables(told):
         # Sockets in a folder of this user: nobody else on this machine can reach the kernel.
         kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/socket")

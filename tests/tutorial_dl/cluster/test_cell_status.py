@@ -14,36 +14,10 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from tutorial_dl.cluster import cell_display, cell_runner
 from tutorial_dl.cluster.cell_errors import ANSI, CellError, CellInterrupted, CellTimeout
-from tutorial_dl.cluster.cell_status import status
-from tutorial_dl.cluster.engine_hooks import Doing, Hooks
+from tutorial_dl.cluster.engine_main_thread import MainThread
 from tutorial_dl.cluster.magics import ClusterMagics, numbered
 
 OFFER = "c.restart() gives new engines (their variables are lost)"
-
-
-def doing(call: str = "", mpi: bool = False, **more) -> Doing:
-    return Doing("running", call, 3, mpi, 0.0, 0, 0.0, **more)
-
-
-def in_barrier(missing) -> Doing:
-    return doing("team.barrier()", waits="barrier", number=7, team=range(4), missing=missing)
-
-
-def test_the_status_in_words():
-    computes = doing("x @ x")
-    assert status({k: computes for k in range(4)}, range(4)) == "ranks 0-3 compute"
-    waiting = {k: in_barrier([3]) for k in range(3)}
-    expected = "ranks 0-2 wait in barrier for rank 3; rank 3 computes"
-    assert status(waiting | {3: computes}, range(4)) == expected
-    assert status(waiting, range(4)) == expected  # rank 3 can't answer: it is in compiled code
-    said = status(waiting, range(4), stopped=[3])
-    assert said == "ranks 0-2 wait in barrier for rank 3; rank 3 is stopped by a signal"
-    receives = doing("comm.recv(source=1)", mpi=True)
-    said = status({0: receives, 1: computes}, [0, 1], [2, 3])
-    assert said == (
-        "rank 0 waits in comm.recv(source=1) (line 3); rank 1 computes; ranks 2, 3 are done"
-    )
-    assert status({}, [], [0]) == "rank 0 is done"
 
 
 class Statuses(cell_display.Page):
@@ -128,18 +102,6 @@ def test_output_that_is_kept_has_reports_of_long_waits():
     ClusterMagics.parallel_execute(magics, "pass", page=page, save_name="kept")
     ClusterMagics.parallel_execute(magics, "pass", page=page, block=False)
     assert asked == [True, False, False] and shell.user_ns == {"kept": "result"}
-
-
-def test_mpi_shows_the_wait_before_it_and_the_cell_in_one_place():
-    pages = []
-    cells = SimpleNamespace(free=lambda ranks, timeout, page: pages.append(page))
-    magics = SimpleNamespace(
-        cluster=SimpleNamespace(n=2, cells=cells),
-        cell_mpi=ClusterMagics.cell_mpi,
-        parallel_execute=lambda cell, page, **how: pages.append(page),
-    )
-    ClusterMagics.cell_mpi(magics, "", "pass")
-    assert len(pages) == 2 and pages[0] is pages[1]
 
 
 # After a stop -----------------------------------------------------------------------------------
@@ -282,9 +244,5 @@ def test_all_that_a_rank_has_printed(shared_cluster, capsys):
 
 def test_an_engine_answers_whatever_its_main_thread_does_meanwhile():
     """Otherwise its question would stay open, and no other would be asked."""
-    hooks, sent = object.__new__(Hooks), []
-    session = SimpleNamespace(send=lambda stream, kind, content, *_, **__: sent.append(content))
-    hooks.kernel = SimpleNamespace(session=session)
-    hooks.doing = lambda: {}["changed size during iteration"]
-    hooks.answer(None, b"", {})
-    assert Doing(**sent[0]).state == "running"
+    thread = MainThread(None, lambda file: {}["changed size during iteration"])
+    assert thread.doing(running=True).state == "running"

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import stranger
 import zmq
-from cell_messages import text_at_end
+from ended import assert_gone, gone
 
 from numba_kernels import launch
 from tutorial_dl import cluster
@@ -44,21 +44,6 @@ def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
         for connection in process.net_connections("inet")
         if connection.status == psutil.CONN_LISTEN
     ]
-
-
-def gone(process: psutil.Process) -> bool:
-    """Whether the process has ended; a zombie has, though psutil would wait for its parent."""
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def assert_gone(processes: list[psutil.Process]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not all(map(gone, processes)):
-        assert time.monotonic() < deadline, [p for p in processes if not gone(p)]
-        time.sleep(0.05)
 
 
 def test_ids_are_ranks_and_ranks_communicate(tmp_path, capsys):
@@ -112,7 +97,7 @@ def test_nobody_else_is_given_a_port_of_the_controller():
         (command,) = {
             tuple(process.cmdline())
             for process in all_processes(c)
-            if "ipyparallel.controller" in process.cmdline()[:3]
+            if process.cmdline()[2:4] == ["tutorial_dl.cluster", "controller"]
         }
         (words,) = [word for word in command if word.startswith("--ports=")]
         reserved = {int(port) for port in words.removeprefix("--ports=").split(",")}
@@ -267,64 +252,6 @@ def test_the_engines_end_when_the_controller_is_killed():
         [controller] = processes[0].children()
         controller.kill()
         assert_gone(processes)
-
-
-NOTEBOOK = """
-from IPython.core.error import UsageError
-from tutorial_dl import cluster
-try:
-    get_ipython().run_cell_magic("px", "", "1")
-except UsageError as error:
-    print(error)
----
-c = cluster.start(n=2, timeout=300)
----
-%%px
-from mpi4py import MPI
-total = MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank + 1)
-print(total)
----
-import json
-print(json.dumps([e.pid for e in c.status()]))
-"""
-
-
-def run_notebook(kernel, cells: str) -> list[str]:
-    printed = []
-    for cell in cells.split("---\n"):
-        messages = []
-        reply = kernel.execute_interactive(
-            cell.strip(), output_hook=messages.append, timeout=SECONDS
-        )
-        assert reply["content"]["status"] == "ok", reply["content"]
-        printed.append(text_at_end(messages))
-    return printed
-
-
-@pytest.mark.thorough
-def test_in_a_notebook_and_when_jupyter_restarts_its_kernel(monkeypatch):
-    from jupyter_client.manager import KernelManager
-
-    monkeypatch.setenv("IPP_NONINTERACTIVE", "1")
-    manager = KernelManager()
-    manager.start_kernel()
-    kernel = manager.blocking_client()
-    kernel.start_channels()
-    try:
-        kernel.wait_for_ready(timeout=SECONDS)
-        for now in (False, True):  # True: by SIGKILL, as Jupyter ends a busy kernel
-            before, _, px, pids = run_notebook(kernel, NOTEBOOK)
-            assert before == "no cluster yet: c = cluster.start(n=4)\n"
-            assert px == "ranks 0, 1: 3"
-            ranks = [psutil.Process(pid) for pid in json.loads(pids)]
-            manager.restart_kernel(now=now)
-            kernel.wait_for_ready(timeout=SECONDS)
-            assert_gone(ranks)
-        _, _, px, _ = run_notebook(kernel, NOTEBOOK)
-        assert px == "ranks 0, 1: 3"
-    finally:
-        kernel.stop_channels()
-        manager.shutdown_kernel()
 
 
 class Asked:

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from commands_here import run_here
+from ended import assert_gone, until
 from ipyparallel.cluster import ClusterManager
 
 from numba_kernels import launch
@@ -29,29 +30,10 @@ SECONDS = 300
 pytestmark = pytest.mark.usefixtures("private")
 
 
-def until(ready, seconds: float = SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.05)
-
-
 def processes(record: registry.Record, parts=("watcher", "controller", "engines")) -> list:
     """All processes of these parts of a cluster."""
     guards = [psutil.Process(int(getattr(record, part)[0])) for part in parts]
     return guards + [p for guard in guards for p in guard.children(recursive=True)]
-
-
-def gone(process: psutil.Process) -> bool:
-    """Whether the process has ended; a zombie has, though psutil would wait for its parent."""
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def assert_gone(of: list[psutil.Process]) -> None:
-    until(lambda: all(map(gone, of)))
 
 
 OTHER = """

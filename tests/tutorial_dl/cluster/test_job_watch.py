@@ -16,7 +16,6 @@ from tutorial_dl.cluster import batch_job, job_watch
 from tutorial_dl.cluster.batch_job import Job
 
 SECONDS = 300
-CANCELLED = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-24T12:19:19 ***\n"
 
 
 class Client:
@@ -37,7 +36,7 @@ class Watched:
     """A JobWatch of job 7 with a real log and a real port, whose batch system answers `state`."""
 
     def __init__(self, folder, monkeypatch):
-        self.folder, self.state, self.asked = folder, "RUNNING", []
+        self.folder, self.state, self.then = folder, "RUNNING", ""
         self.answered = threading.Event()
         monkeypatch.setattr(batch_job, "_run", self._run)
         for name, seconds in {"LOOK": 0.05, "CUT_OFF": 0.2, "ASK_EVERY": 0.1}.items():
@@ -58,9 +57,10 @@ class Watched:
         )
 
     def _run(self, command, **_):
-        self.asked.append(command[0])
         self.answered.set()
         out = f"{self.state} (None)\n" if command[0] == "squeue" else f"JobState={self.state}\n"
+        if command[0] == "scontrol":
+            self.state = self.then or self.state
         return SimpleNamespace(args=command, returncode=0, stdout=out, stderr="")
 
     def ends(self, watch: job_watch.JobWatch) -> str:
@@ -83,14 +83,18 @@ def watched(tmp_path, monkeypatch):
             assert not thread.is_alive(), "the watch outlives its client"
 
 
-def test_the_log_is_a_sign_and_nothing_is_asked_before(watched):
+def test_nothing_is_asked_without_a_sign(watched):
     watch = watched.start()
     assert not watched.answered.wait(3 * job_watch.LOOK) and watch.lost(False) == []
-    watched.state = "CANCELLED"
-    (watched.folder / "job.head").write_text(CANCELLED)
-    line = watched.ends(watch)
-    assert line == "job 7 was cancelled: c.restart() submits a new job (variables are lost)"
-    assert watched.asked.count("squeue") <= 1 and watched.asked.count("scontrol") == 1
+
+
+def test_the_reason_of_an_end_is_waited_for(watched, monkeypatch):
+    monkeypatch.setattr(job_watch, "AT_ONCE", SECONDS)
+    watch = watched.start()
+    watched.state, watched.then = "COMPLETING", "CANCELLED"
+    assert watch.lost(True) == [
+        "job 7 was cancelled: c.restart() submits a new job (variables are lost)"
+    ]
 
 
 def test_a_cell_that_finds_an_engine_gone_waits_for_the_answer(watched, monkeypatch):
@@ -149,7 +153,7 @@ def test_engines_that_connect_again(watched):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     watched.state = "CANCELLED"
-    (watched.folder / "job.head").write_text(CANCELLED)
+    del watched.client.uuids[1]
     assert watched.ends(watch).startswith("job 7 was cancelled: ")
 
 

@@ -72,7 +72,7 @@ def test_a_dead_controller_is_no_end(own_cluster):
     [controller] = [
         process
         for process in psutil.Process(controllers_guard(own_cluster)).children()
-        if "ipyparallel.controller" in process.cmdline()
+        if "tutorial_dl.cluster" in process.cmdline()
     ]
     timer = threading.Timer(1.0, controller.kill)
     timer.start()

@@ -13,9 +13,10 @@ from site_profiles import submits, write
 
 from numba_kernels import launch
 from tutorial_dl import cluster
-from tutorial_dl.cluster import batch_job, heartbeats, processes, profile, submit
+from tutorial_dl.cluster import batch_job, controller, profile, submit
 
 SYSTEMS = ("slurm", "pbs", "lsf")
+HERE = ("local", "keras")
 
 
 pytestmark = pytest.mark.usefixtures("private")
@@ -45,6 +46,7 @@ pytestmark = pytest.mark.usefixtures("private")
         ('kind = "submit"\nnodes = 0', r"nodes = 0: expected a whole number above 0$"),
         ('kind = "submit"\nmodules = "mpi"', r"modules = 'mpi': expected a list of names"),
         ('kind = "submit"\nsetup = ["a\\nb"]', r"setup = .*: expected a list of shell lines$"),
+        ('kind = "local"\npreload = ["kears"]', r"preload = .*: expected a list of installed"),
         ("kind = local", r"is not TOML"),
     ],
 )
@@ -71,7 +73,7 @@ def test_a_users_profile_goes_before_the_packages(tmp_path):
     assert {"mine", "slurm", "pbs", "local"} <= profile.available().keys()
 
 
-@pytest.mark.parametrize("name", ["local", "slurm", "pbs", "lsf", "slurm-here", "pbs-here"])
+@pytest.mark.parametrize("name", [*HERE, "slurm", "pbs", "lsf", "slurm-here", "pbs-here"])
 def test_shipped_profiles(name):
     of = profile.load(name)
     away = of.kind != "local"
@@ -196,22 +198,14 @@ def test_scripts_line_by_line(system, tmp_path):
     assert text.count("ipyparallel.engine") == 1  # started once: no job array
 
 
-@pytest.mark.parametrize("which", ["controller", "engine"])
-def test_only_engines_on_other_machines_need_other_heartbeats(which, tmp_path):
-    local, away = profile.load("local"), profile.load(submits("slurm"))
-    assert processes.program(which, local) == [f"ipyparallel.{which}"]
-    assert processes.program(which, away) == ["tutorial_dl.cluster.heartbeats", which]
-    for of, words in ((local, [f"ipyparallel.{which}"]), (away, processes.program(which, away))):
-        command = {
-            "controller": processes.controller(tmp_path, of, [1]),
-            "engine": processes.engine(tmp_path, of),
-        }[which]
-        assert command[1 : 2 + len(words)] == ["-m", *words]
+def test_connections_for_heartbeats_have_a_limit(monkeypatch):
+    async def ended(ctx, **how):
+        with ctx, ctx.socket(zmq.PUB) as one:
+            raise SystemExit(one.getsockopt(zmq.TCP_MAXRT))
 
-
-def test_connections_for_heartbeats_have_a_limit():
-    with heartbeats.Context() as context, context.socket(zmq.PUB) as one:
-        assert one.getsockopt(zmq.TCP_MAXRT) == heartbeats.UNACKNOWLEDGED
+    monkeypatch.setattr(controller.heartmonitor, "_setup_heartmonitor", ended)
+    with pytest.raises(SystemExit, match=str(controller.UNACKNOWLEDGED)):
+        controller.start_heartmonitor()
 
 
 def test_a_job_does_not_take_itself_for_the_one_it_was_submitted_from(monkeypatch):

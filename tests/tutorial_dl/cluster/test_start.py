@@ -21,7 +21,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from numba_kernels import environment
 from tutorial_dl import cluster
-from tutorial_dl.cluster import before_start, capacity, engines, magics, notebook, registry
+from tutorial_dl.cluster import capacity, engines, magics, notebook, placeholder_magics, registry
 from tutorial_dl.cluster.client import Client
 from tutorial_dl.cluster.profile import Profile, check
 
@@ -50,9 +50,9 @@ def machine(monkeypatch, tmp_path):
 
 
 def test_engines_are_limited_by_cores(machine):
-    capacity.judge(16, LOCAL)
+    capacity.check(16, LOCAL)
     with pytest.raises(cluster.ClusterError) as error:
-        capacity.judge(64, LOCAL)
+        capacity.check(64, LOCAL)
     assert str(error.value) == (
         "64 engines are too many: this machine has 2 cores, so at most 16 (8 per core); 64 idle "
         "engines need 6.4 GB, and 32.0 GB more with TensorFlow; force=True (in a terminal --force) "
@@ -60,29 +60,29 @@ def test_engines_are_limited_by_cores(machine):
     )
     machine(1, 20 * GB)
     with pytest.raises(cluster.ClusterError, match=r"has 1 core, so at most 8 \(8 per core\)"):
-        capacity.judge(9, LOCAL)
+        capacity.check(9, LOCAL)
 
 
 def test_engines_are_limited_by_memory(machine):
     machine(2, 1.0 * GB)
-    capacity.judge(10, LOCAL)
+    capacity.check(10, LOCAL)
     with pytest.raises(cluster.ClusterError, match=r"1.0 GB of memory are free; 12 idle .* 1.2 GB"):
-        capacity.judge(12, LOCAL)
-    capacity.judge(12, LOCAL, freed=0.3 * GB)
+        capacity.check(12, LOCAL)
+    capacity.check(12, LOCAL, freed=0.3 * GB)
 
 
 def test_batch_jobs_are_judged_by_the_jobs_cores_alone(machine, monkeypatch):
     machine(1, 0.1 * GB)
     srun = {"launcher": "srun --ntasks={n}"}
     job = check(LOCAL, {"kind": "submit", "system": "slurm", **srun})
-    capacity.judge(500, job)
+    capacity.check(500, job)
     inside = check(LOCAL, {"kind": "allocation", **srun})
     monkeypatch.delenv("SLURM_JOB_CPUS_PER_NODE", raising=False)
-    capacity.judge(500, inside)  # nothing is known
+    capacity.check(500, inside)  # nothing is known
     monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "4(x2),2")
-    capacity.judge(80, inside)
+    capacity.check(80, inside)
     with pytest.raises(cluster.ClusterError, match="the job has 10 cores, so at most 80"):
-        capacity.judge(81, inside)
+        capacity.check(81, inside)
 
 
 VERSION_2 = {
@@ -227,7 +227,7 @@ def test_px_without_a_cluster_says_how_to_start_one(monkeypatch):
     shell = InteractiveShell()
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
     own = shell.magics_manager.magics["line"]["pxconfig"] = lambda line: None
-    before_start.register()
+    placeholder_magics.register()
     assert shell.magics_manager.magics["line"]["pxconfig"] is own  # what is there is kept
     for name in ("px", "mpi"):
         with pytest.raises(UsageError, match=r"^no cluster yet: c = cluster.start\(n=4\)$"):
@@ -263,20 +263,3 @@ def test_a_client_that_joins_waits_until_output_arrives():
 
     assert Client.wait_for_first_output({1: SimpleNamespace(execute=execute)}, 1, 600)
     assert asked == [""] * 3
-
-
-def test_only_an_idle_engine_is_asked_for_output():
-    heard = []
-    states = {0: "running", 1: "idle", 2: "idle"}
-    asking = SimpleNamespace(
-        ask=lambda ranks, codes, seconds: {
-            rank: SimpleNamespace(state=states[rank]) for rank in ranks
-        }
-    )
-    joined = object.__new__(engines.Cluster)
-    joined.cells = SimpleNamespace(asking=asking)
-    joined.client = SimpleNamespace(ids=[0, 1, 2], wait_for_first_output=heard.append)
-    joined._hear()
-    states.update({1: "running", 2: "running"})
-    joined._hear()
-    assert heard == [1]

@@ -10,12 +10,14 @@ import threading
 import time
 
 import clock
+import psutil
 import pytest
 from cell_messages import text_at_end
+from ended import assert_gone, until
 from IPython.core.error import UsageError
 
 from tutorial_dl import cluster
-from tutorial_dl.cluster import engine_states, rank_words, view
+from tutorial_dl.cluster import engine_states, rank_status, view
 from tutorial_dl.cluster.magics import which_ranks
 
 SECONDS = 300
@@ -35,15 +37,6 @@ def test_which_ranks_refuses(text):
         which_ranks(text, 4)
 
 
-def until(condition, seconds: float = SECONDS):
-    """Wait for a true value of `condition`, and return it."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return value
-
-
 @pytest.mark.thorough
 def test_states_of_engines(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
@@ -54,12 +47,11 @@ def test_states_of_engines(tmp_path, monkeypatch):
         wait = f"    while not os.path.exists({str(go)!r}): time.sleep(0.01)"
         cell = c.cells.submit(f"if team.rank == 1:\n{wait}\nteam.barrier()")
         said = ["ranks 0, 2 wait in barrier for rank 1"]
-        until(lambda: rank_words.waits(c.cells.asking.ask([0, 1, 2], {}, 0.3)) == said)
+        until(lambda: rank_status.waits(c.cells.asking.ask([0, 1, 2], {}, 0.3)) == said)
         states = ["waiting in barrier for rank 1", "running", "waiting in barrier for rank 1"]
-        shares = engine_states.Shares()
 
         def wait_for_one():
-            rows = engine_states.rows(c, shares)
+            rows = engine_states.rows(c)
             times = [dict(zip(view.KINDS, row.shares, strict=False)) for row in rows]
             waits = [each.get("waiting", 0.0) > 0 for each in times]
             known = all(row.shares for row in rows)
@@ -192,6 +184,27 @@ def notebook(tmp_path_factory):
             notebook.close()
 
 
+@pytest.mark.thorough
+def test_a_cluster_ends_when_jupyter_restarts_its_kernel(tmp_path, monkeypatch):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    notebook = Notebook()
+    try:
+        for now in (False, True):  # True: by SIGKILL, as Jupyter ends a busy kernel
+            notebook.ok("from tutorial_dl import cluster")
+            _, text, *_ = notebook.run("%%px\n1")
+            assert "no cluster yet: c = cluster.start(n=4)" in text
+            notebook.ok("c = cluster.start(n=2, timeout=300)")
+            total = "from mpi4py import MPI\nprint(MPI.COMM_WORLD.allreduce(1))"
+            assert notebook.ok(f"%%px\n{total}") == "ranks 0, 1: 2"
+            pids = json.loads(notebook.ok("print([e.pid for e in c.status()])"))
+            ranks = [psutil.Process(pid) for pid in pids]
+            notebook.manager.restart_kernel(now=now)
+            notebook.kernel.wait_for_ready(timeout=SECONDS)
+            assert_gone(ranks)
+    finally:
+        notebook.close()
+
+
 def test_px_shows_output_and_keeps_its_options(notebook):
     text = notebook.ok("%%px\nprint('hello from', rank)")
     assert text.splitlines()[-3:] == [f"rank {rank}: hello from {rank}" for rank in range(3)]
@@ -201,6 +214,8 @@ def test_px_shows_output_and_keeps_its_options(notebook):
     assert text.splitlines()[-3:] == [f"rank {rank}: {7 + rank}" for rank in range(3)]
     notebook.ok("%%px --noblock --out later\nvalue = 5 * rank; print('worked')")
     assert notebook.ok("%pxresult") == "ranks 0-2: worked"
+    assert notebook.ok("print(later.stdout)") == str(["worked\n"] * 3) + "\n"
+    assert notebook.ok("later.display_outputs()") == "ranks 0-2: worked"
     assert "[0, 5, 10]" in notebook.ok("later.get(); print(c.client[:]['value'])")
     notebook.ok("%%px --local\nboth = 3")
     assert "3 [3, 3, 3]" in notebook.ok("print(both, c.client[:]['both'])")

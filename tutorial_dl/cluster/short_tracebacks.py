@@ -6,7 +6,7 @@ from collections.abc import Callable
 from numba_kernels import launch
 
 
-def one_line(function: Callable) -> Callable:
+def short_tracebacks(function: Callable) -> Callable:
     """Make errors of the function's caller one line in IPython.
 
     These are ValueError, LaunchError and errors of clusters (ClusterError is a RuntimeError).

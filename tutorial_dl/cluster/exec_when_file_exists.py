@@ -1,4 +1,6 @@
-"""Waits until a file is there, then becomes a command: python -I -S when_there.py FILE COMMAND ...
+"""Waits until a file is there, then becomes a command.
+
+    python -I -S exec_when_file_exists.py FILE COMMAND ...
 
 So engines can be started together with the controller that writes the file. It waits until then,
 or until its guard ends it, as when the controller has ended. Loads next to nothing.
