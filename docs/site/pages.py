@@ -22,6 +22,8 @@ import reference
 import sources
 from names import NOTEBOOKS
 
+FURTHER = "binder/README.md", "benchmarks/README.md"  # pages that are not in docs/
+
 
 class PageError(ValueError):
     """A page names what there is not, or something is missing that the pages are made from."""
@@ -60,10 +62,11 @@ def write(
     readme = (root / "README.md").read_text(encoding="utf-8")
     guide = readme.replace("](docs/", "](").replace("# tutorial-dl", "# Guide", 1)
     _write(out / "guide.md", guide)
-    binder = (root / "binder/README.md").read_text(encoding="utf-8").replace("](../docs/", "](../")
-    _write(out / "binder/README.md", binder)
+    for file in FURTHER:
+        text = (root / file).read_text(encoding="utf-8").replace("](../docs/", "](../")
+        _write(out / file, text)
     shutil.copy(root / "binder/badge.svg", out / "binder")
-    for file in [*out.glob("*.md"), out / "binder/README.md"]:
+    for file in [*out.glob("*.md"), *(out / file for file in FURTHER)]:
         _change(file, lambda text, folder=file.parent: with_titles(text, folder))
     _rewrite([out / "index.md"], "% figures", gallery.at_home(found))
     _change(out / "glossary.md", glossary.as_terms)
@@ -194,7 +197,7 @@ def problems(root: Path) -> list[str]:
         for file in sorted(docs.glob("*.md"))
         if file.stem not in listed | {"index"}
     ]
-    pages = [*sorted(docs.glob("*.md")), root / "README.md", root / "binder/README.md"]
+    pages = [*sorted(docs.glob("*.md")), *(root / file for file in ("README.md", *FURTHER))]
     for file in filter(Path.exists, pages):
         text = file.read_text(encoding="utf-8").replace("](docs/", "](")
         for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
