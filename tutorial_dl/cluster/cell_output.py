@@ -32,8 +32,11 @@ class Rich(NamedTuple):
 
 
 class Text(NamedTuple):
-    """Lines printed one after the other. `partial` of the last have not ended yet, `changing` may
-    change: a progress bar goes back to them."""
+    """Lines printed one after the other.
+
+    The last `partial` ones have not ended yet. The last `changing` ones may still change, because
+    the rank goes on with them, or goes back to them for a progress bar.
+    """
 
     rows: list[Row]
     partial: int = 0
