@@ -24,7 +24,6 @@ from tutorial_dl.data.dataset import Batch, each_array
 
 if TYPE_CHECKING:
     from numba_kernels.optimizers import Optimizer
-    from tutorial_dl.replica.holding import Holding
 
 
 @dataclass(frozen=True)
@@ -138,8 +137,8 @@ class Replica:
     # share them must then compute each batch together. (`check` does not fit such a replica.)
     changes_parameters: bool = False
     constrained: bool = False  # whether `constrain` is to be called
-    # What this rank holds of the whole model, and with which ranks (holding.py); None: all of it
-    holding: Holding | None = None
+    # What this rank holds of the whole model, and with which ranks: a Holding; None: all of it
+    holding: Any = None
     # Whether `measure` is collective, so that all ranks must be given every batch, also with their
     # share of it empty
     measures_together: bool = False

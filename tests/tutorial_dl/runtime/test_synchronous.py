@@ -121,7 +121,7 @@ def shards():
         assert trainer.strategy.state.slots.shape == (2, last - first)
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-5 * np.abs(found[0]).max())
     for stage in (2, 3):
-        words = f"shard {stage} needs a model that is computed layer by layer: use "
+        words = f"shard {stage} needs a model that is computed layer by layer: train "
         with pytest.raises(ValueError, match=words):
             strategies.get("synchronous", team, shard=stage)
     with pytest.raises(ValueError, match="one_copy divides the optimizer's state, too"):
