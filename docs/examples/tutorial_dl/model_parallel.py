@@ -85,7 +85,7 @@ import numpy as np
 from tutorial_dl import Team, Trainer
 from tutorial_dl.data import Data, Dataset
 from tutorial_dl.model_parallel import ContextReplica, Grid, PipelinedReplica, ShardedReplica
-from tutorial_dl.replica import TransformerReplica
+from tutorial_dl.replica import Holding, TransformerReplica
 
 tokens = np.random.default_rng(5).integers(0, 9, (20, 9))
 samples = Data.of(tokens[:, :-1], tokens[:, 1:])
@@ -105,7 +105,8 @@ for replica in (
 ):
     trainer = Trainer(replica, dataset, optimizer="sgd", batch_size=8, progress=False)
     loss = trainer.fit(1).epochs[-1]["loss"]
-    print(f"{replica.holding.words:34} {loss:.4f}")  # what each rank holds
+    held: Holding = replica.holding  # what each rank holds
+    print(f"{held.words:34} {len(held.mine):2} parts here, loss {loss:.4f}")
 
 # %% [4 ranks] A numpy model whose layers are cut, in a Trainer
 # shows: LayeredTensorReplica
