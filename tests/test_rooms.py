@@ -10,6 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from lines_by_room import ABOVE, BUDGETS, by_budget
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -19,6 +22,15 @@ def test_imports_point_downwards():
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0 and "0 broken" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("rooms", BUDGETS)
+def test_no_room_grows_beyond_its_budget(rooms):
+    lines, budget = by_budget()[rooms], BUDGETS[rooms]
+    most = ABOVE.get(rooms, 1.1 * budget)
+    assert lines <= most, f"{rooms}: {lines:,} lines, at most {most:,.0f}: merge ideas, or delete"
+    # Once it has come down, it stays there.
+    assert rooms not in ABOVE or lines > 1.1 * budget, f"take {rooms!r} out of ABOVE"
 
 
 # Private attributes: `x._y` is used in the file that defines `_y`, by `self` and `cls`, and nowhere
