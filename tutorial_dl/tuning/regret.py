@@ -27,10 +27,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+from optuna.distributions import IntDistribution
 
 from ..words import counted
 from . import problems, samplers
 from .problems import Problem
+from .space import choices_of
 
 OURS = ("random", "tpe", "bayesian", "evolutionary", "cmaes")
 OTHERS = {"skopt": "skopt", "GPSampler": "torch"}  # and the module that it needs
@@ -74,11 +76,12 @@ def of_skopt(problem: Problem, sampler: str, seed: int) -> tuple[Callable, Calla
     import skopt
 
     dimensions = []
-    for one in problem.space:
-        kind = {"float": skopt.space.Real, "int": skopt.space.Integer}.get(one.type)
-        prior = "log-uniform" if one.log else "uniform"
-        made = kind(one.low, one.high, prior) if kind else skopt.space.Categorical(one.choices)
-        dimensions.append(made)
+    for _, one in problem.space:
+        if choices := choices_of(one):
+            dimensions.append(skopt.space.Categorical(choices))
+            continue
+        kind = skopt.space.Integer if isinstance(one, IntDistribution) else skopt.space.Real
+        dimensions.append(kind(one.low, one.high, "log-uniform" if one.log else "uniform"))
     optimizer = skopt.Optimizer(dimensions, "GP", random_state=seed)
 
     def ask():
