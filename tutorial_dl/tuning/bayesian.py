@@ -39,7 +39,7 @@ from .space import choices_of, columns_of
 
 # Trials, at most: finished ones that the mean and variance use, and those that lengths are fitted
 # to; others in training, or in choice, that count as if they had ended
-KNOWN, FITTED, BELIEVED = 400, 200, 100
+KNOWN, FITTED, BELIEVED = 250, 200, 50
 CANDIDATES = 1024
 NEAR = 0.1, 0.02, 0.004  # how far from good points others are tried
 CLIMBS = 4
@@ -97,17 +97,36 @@ class Bayesian(Proposing):
         return np.concatenate([order[: most // 2], rest])
 
     def _fit(self, rows: np.ndarray, y: np.ndarray, finished: int) -> None:
-        """Fit again after each trial up to the 50th, later when 2% more have finished."""
-        if self.hyper is not None and finished - self.fitted < finished / 50:
+        """Fit again after each trial up to the 50th, later when 2% more have finished; of very many
+        trials when 20% more have, and to fewer of them."""
+        many = finished > KNOWN
+        if self.hyper is not None and finished - self.fitted < finished / (5 if many else 50):
             return
-        chosen = self._some(y, FITTED)
+        chosen = self._some(y, FITTED // 2 if many else FITTED)
         self.hyper, self.fitted = fit(rows[chosen], y[chosen], self.hyper, self.columns), finished
 
     def _highest(self, process: Process, best: float, seen: Seen) -> dict:
-        rows = self._candidates(seen)
-        if seen.others:
-            process, best = self._after_others(process, best, rows, seen.others)
-        score = self._score(process, rows, best)
+        rows, taken = self._candidates(seen), seen.pending
+        mean, variance, half = process.at_with_half(rows)
+        score = log_expected_improvement(mean, variance, best)
+        if seen.others:  # the first of them climbs to the top
+            top = int(np.argmax(score))
+            rows[top] = self._climb(process, best, rows[top])[1]
+            at = process.at_with_half(rows[top : top + 1])
+            mean[top], variance[top], half[:, top] = at[0][0], at[1][0], at[2][:, 0]
+            score[top] = np.inf
+        others, free = [], np.ones(len(rows), bool)
+        for _ in range(min(seen.others, BELIEVED)):
+            # Each chooses the highest candidate if those before came out at the mean
+            others.append(one := int(np.argmax(np.where(free, score, -np.inf))))
+            best = min(best, float(mean[one]))
+            covariance = process.covariance(rows, half, one)
+            lost = covariance**2 / (covariance[one] + process.noise)
+            variance = np.maximum(variance - lost, 1e-12)
+            score = log_expected_improvement(mean, variance, best)
+            free &= np.abs(rows - rows[one]).max(1) > APART_PENDING
+        if others:
+            process, taken = process.believing(rows[others]), np.vstack([taken, rows[others]])
         order = np.argsort(-score)
         climbed = [self._climb(process, best, rows[i]) for i in order[:CLIMBS]]
         noisy = APART_NOISY * float(np.sqrt(process.noise / process.amplitude))
@@ -117,28 +136,11 @@ class Bayesian(Proposing):
         while True:
             apart, pending = max(APART, noisy), max(APART_PENDING, noisy)
             for row in (*(row for _, row in climbed), *rows[order]):
-                if _is_apart(row, seen.rows, apart) and _is_apart(row, seen.pending, pending):
+                if _is_apart(row, seen.rows, apart) and _is_apart(row, taken, pending):
                     return self.space.decode(row)
             if noisy <= APART:
                 return self.space.random(self.random)
             noisy /= 2
-
-    def _after_others(
-        self, process: Process, best: float, rows: np.ndarray, others: int
-    ) -> tuple[Process, float]:
-        """The process, and its best mean, if other leaders had chosen before, from the same
-        results: each the top of these candidates, which then counts as if it came out at the mean.
-        """
-        taken = []
-        mean, variance, half = process.at_with_half(rows)
-        for _ in range(min(others, BELIEVED)):
-            top = int(np.argmax(log_expected_improvement(mean, variance, best)))
-            taken.append(top)
-            best = min(best, float(mean[top]))
-            covariance = process.covariance(rows, half, top)
-            known = covariance[top] + process.noise
-            variance = np.maximum(variance - covariance**2 / known, 1e-12)
-        return process.believing(rows[taken]), best
 
     def _score(self, process: Process, rows: np.ndarray, best: float) -> np.ndarray:
         """The logarithm of the improvement expected of each row."""

@@ -2,14 +2,14 @@
 
     coordinator  rank 0: keeps the study, and waits for nobody
     cell         the ranks that train one set of values on one fold; there are groups x folds of
-                 them, each a pool's member
+                 them
     leader       a rank of a cell, which chooses sets of values (leader.py)
 
-A free cell gets the next fold of a trial that has begun, or else its leader chooses the set of a new
-trial, whose folds then go to this cell and to others that are free. So the folds of a trial train at
-once while there are cells for all, and after each other if cells were lost. A trial ends with its
-last fold, with the first fold that fails, or when it is pruned, which the mean over its folds
-decides; cells that still train it are then told to stop.
+A free cell gets the next fold of a trial that has begun, or else its leader chooses the set of a
+new trial, whose folds then go to this cell and to others that are free. So the folds of a trial
+train at once while there are cells for all, and after each other if cells were lost. A trial ends
+with its last fold, with the first fold that fails, or when it is pruned, which the mean over its
+folds decides; cells that still train it are then told to stop.
 
 The coordinator knows cells by number, and reaches them by a *port*: `mpi_port.py` for ranks,
 `notebook.py` for engines, `simulation.py` for a simulated clock.
@@ -330,9 +330,7 @@ class Coordinator:
         task.ended = True
         del self.tasks[task]
         seconds = self.port.now() - task.began
-        row = self.study.tell(
-            task.trial, value, state, **about, seconds=seconds, ranks=task.ranks
-        )
+        row = self.study.tell(task.trial, value, state, **about, seconds=seconds, ranks=task.ranks)
         self.finished += 1
         for cell, busy in self.busy.items():
             if busy.task is task:

@@ -82,7 +82,7 @@ class MpiPort(Port):
         left = [rank for rank in self.members.get(cell, ()) if not self._has_ended(rank)]
         if message["what"] == "choose":
             left = left[:1]
-            self.asked |= {cell: rank for rank in left}
+            self.asked.update((cell, rank) for rank in left)
         for rank in left:
             self.mail.send(rank, message)
 
@@ -112,9 +112,7 @@ class MpiPort(Port):
         self.ready += [cell for cell, rank in self.asked.items() if self._has_ended(rank)]
         for cell in self.ready:
             self.asked.pop(cell, None)
-        return [
-            cell for cell, ranks in self.members.items() if all(map(self._has_ended, ranks))
-        ]
+        return [cell for cell, ranks in self.members.items() if all(map(self._has_ended, ranks))]
 
     def drop(self, cell: int) -> None:
         self.send(cell, {"what": "end"})  # it may still answer, and must not wait for more

@@ -16,7 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from .space import Space

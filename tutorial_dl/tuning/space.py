@@ -213,9 +213,7 @@ class Space:
         combinations: Iterable[tuple] = islice(product(*lists.values()), most // 2)
         if math.prod(map(len, lists.values())) > most // 2:
             longest = max(map(len, lists.values()))
-            others = [
-                tuple(one[i % len(one)] for one in lists.values()) for i in range(longest)
-            ]
+            others = [tuple(one[i % len(one)] for one in lists.values()) for i in range(longest)]
             combinations = chain(combinations, others)
         for chosen in combinations:
             picked = dict(zip(lists, chosen, strict=True))

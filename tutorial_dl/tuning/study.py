@@ -311,7 +311,8 @@ def of_text(text: str) -> Space:
     tables = {}
     for call in ast.parse(text, mode="eval").body.elts:
         given = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
-        tables[given.pop("name")] = {n: v for n, v in given.items() if v not in (None, ())}
+        name = given.pop("name")
+        tables[name] = {entry: value for entry, value in given.items() if value not in (None, ())}
     return Space.of(tables)
 
 
