@@ -46,7 +46,7 @@ def start(search: Search, ranks: int, words: list[str]) -> int:
         ranks,
         ["-m", "tutorial_dl", "tune", *words],
         survive=True,
-        preload=preload(search.base.data.model),
+        preload=preload(search.base.data.model) or "tutorial_dl.cli.search_ranks",
     )
     return done.returncode
 
