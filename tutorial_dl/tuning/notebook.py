@@ -53,7 +53,7 @@ class EnginesPort(Port):
         return time.monotonic()
 
     def send(self, cell: int, message: dict) -> None:
-        there = [rank for rank in self.members[cell] if rank in self.client.ids]
+        there = [rank for rank in self.members.get(cell, ()) if rank in self.client.ids]
         if message["what"] not in ("train", "choose"):  # stop, or the end of the search
             if cell in self.begun:
                 self.interrupt(cell)
