@@ -38,7 +38,7 @@ from .proposing import Proposing, Seen
 from .space import choices_of, columns_of
 
 # Trials, at most: finished ones that the mean and variance use, and those that lengths are fitted
-# to; others in training, or in choice, that count as if they had ended
+# to; others in training, or in choice, that count as if they had ended (more, if few have)
 KNOWN, FITTED, BELIEVED = 250, 200, 50
 CANDIDATES = 1024
 NEAR = 0.1, 0.02, 0.004  # how far from good points others are tried
@@ -79,9 +79,10 @@ class Bayesian(Proposing):
         self._fit(rows, y, len(seen.values))
         process = Process(rows, y, self.hyper, self.columns)
         pending = seen.pending
-        if len(pending) > BELIEVED:  # those where others might be chosen
+        room = KNOWN + BELIEVED - len(rows)
+        if len(pending) > room:  # those where others might be chosen
             score = self._score(process, pending, float(process.at(rows)[0].min()))
-            pending = pending[np.argsort(-score)[:BELIEVED]]
+            pending = pending[np.argsort(-score)[:room]]
         # The believed results count, too: else all pending trials would crowd at one minimum
         best = float(process.at(np.concatenate([rows, pending]))[0].min())
         if len(pending):
