@@ -26,10 +26,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+from optuna.distributions import IntDistribution
 
 from tutorial_dl.tuning import problems, samplers
 from tutorial_dl.tuning.problems import Problem
 from tutorial_dl.tuning.regret import by_asking, search
+from tutorial_dl.tuning.space import choices_of
 from tutorial_dl.words import counted
 
 OURS = ("random", "tpe", "bayesian", "evolutionary", "cmaes")
@@ -52,11 +54,12 @@ def of_skopt(problem: Problem, seed: int) -> tuple[Callable, Callable]:
     import skopt
 
     dimensions = []
-    for one in problem.space:
-        kind = {"float": skopt.space.Real, "int": skopt.space.Integer}.get(one.type)
-        prior = "log-uniform" if one.log else "uniform"
-        made = kind(one.low, one.high, prior) if kind else skopt.space.Categorical(one.choices)
-        dimensions.append(made)
+    for _, one in problem.space:
+        if choices := choices_of(one):
+            dimensions.append(skopt.space.Categorical(choices))
+            continue
+        kind = skopt.space.Integer if isinstance(one, IntDistribution) else skopt.space.Real
+        dimensions.append(kind(one.low, one.high, "log-uniform" if one.log else "uniform"))
     optimizer = skopt.Optimizer(dimensions, "GP", random_state=seed)
 
     def ask():

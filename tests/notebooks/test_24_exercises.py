@@ -7,6 +7,7 @@ from exercise_cells import of_exercises, says
 from tutorial_dl.course.exercises import check
 from tutorial_dl.tuning import simulation
 from tutorial_dl.tuning.coordinator import Coordinator
+from tutorial_dl.tuning.leader import Leader
 from tutorial_dl.tuning.problems import branin
 from tutorial_dl.tuning.study import Study
 
@@ -20,19 +21,21 @@ def test_the_right_chance_is_that_of_draws():
 
 
 class Slow(simulation.SimulatedPort):
-    """A port whose clock goes on by 0.3 s with each set that is handed out."""
+    """A port whose clock goes on by 0.3 s with each set that is handed out, as if it chose it."""
 
     def send(self, cell, message):
         if message["what"] == "train":
-            self.spend(0.3)
+            self.time += 0.3
         super().send(cell, message)
 
 
 @pytest.mark.parametrize(("cells", "busy"), [(8, 1.0), (15, 1.0), (30, 0.5)])
 def test_one_coordinator_keeps_a_groups_time_over_its_own_busy(cells, busy):
     """15 for 4.5 s, as 150 for the 45 s of the exercise."""
-    port = Slow(cells, lambda values, fold: values["a"], lambda values, fold, trial: 4.5)
-    study = Study(branin().space, "random", 16 * cells, seed=0)
+    space = branin().space
+    leaders = [Leader(space, "random", 0, cell) for cell in range(cells)]
+    port = Slow(cells, lambda values, fold: values["a"], lambda values, fold, trial: 4.5, leaders)
+    study = Study(space, "random", 16 * cells, seed=0)
     outcome = Coordinator(study, port, cells).run()
     assert outcome.utilisation == pytest.approx(busy, rel=0.15)
 

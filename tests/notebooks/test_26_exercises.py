@@ -7,6 +7,7 @@ from exercise_cells import of_exercises, says
 from tutorial_dl.course.exercises import check, notebook_26
 from tutorial_dl.layout import Layout
 from tutorial_dl.tuning.coordinator import Coordinator
+from tutorial_dl.tuning.leader import Leader
 from tutorial_dl.tuning.problems import branin
 from tutorial_dl.tuning.simulation import SimulatedPort
 from tutorial_dl.tuning.study import Study
@@ -22,8 +23,12 @@ def test_the_right_number_is_that_of_the_layout():
 def test_the_coordinator_ends_when_the_exercise_says(groups):
     """On a simulated clock, with times that have nothing to do with the values."""
     times = np.random.default_rng(groups).uniform(1, 10, 25)
-    port = SimulatedPort(groups, lambda values, fold: 0.0, lambda values, fold, n: times[n])
-    outcome = Coordinator(Study(branin().space, "random", 25, seed=0), port, groups).run()
+    space = branin().space
+    leaders = [Leader(space, "random", 0, group) for group in range(groups)]
+    port = SimulatedPort(
+        groups, lambda values, fold: 0.0, lambda values, fold, n: times[n], leaders
+    )
+    outcome = Coordinator(Study(space, "random", 25, seed=0), port, groups).run()
     assert outcome.seconds == pytest.approx(notebook_26._end(times, groups))
 
 

@@ -15,6 +15,7 @@ from . import cluster, flags, notebooks  # noqa: F401  (flags changes what --hel
 from .errors import check_writable, fail, one_line
 from .parameters import (
     BATCH_SIZE,
+    GONE,
     MODEL,
     MODEL_FILE,
     OF_SEARCH,
@@ -158,15 +159,19 @@ app.command()(train)
 
 def tune(file: Path | None = None, **given) -> None:
     """Search for good options: many trainings, several at once, each on its own ranks."""
+    from ..tuning.running import GONE as INSTEAD
     from ..tuning.running import Search
     from ..tuning.space import Space
     from . import tune as job
 
     given = {name: getattr(value, "value", value) for name, value in given.items()}
     own = {one.name: given.pop(one.name) for one in OF_SEARCH}
+    gone = [one.name for one in GONE if given.pop(one.name) is not None]
     files = {name: own[name] for name in ("report", "best_to")} | {"json": given.pop("json")}
     resume = given.pop("resume")
     try:
+        for name in gone:
+            raise ValueError(f"--{name} is gone: {INSTEAD[name]}")
         if own["space"] is None:
             raise ValueError("tune needs --space FILE, which says what is searched")
         if given["ranks"] is not None and launch.under_mpi():
@@ -178,12 +183,11 @@ def tune(file: Path | None = None, **given) -> None:
             raise ValueError("--resume needs --study FILE")
         asked = given.pop("ranks")
         base = config.RunConfig.of(**given)
-        other = ("space", "study", "report", "best_to", "sizes")
+        other = ("space", "study", "report", "best_to")
         same = [one.name for one in OF_SEARCH if one.name not in other]
         search = Search(
             Space.read(own["space"]), base, **{name: own[name] for name in same},
             file=own["study"] and Path(own["study"]), resume=resume,
-            sizes=job.sizes_in(own["sizes"]),
         )  # fmt: skip
         need = job.check(search, asked, files)
         if launch.under_mpi():
@@ -217,6 +221,7 @@ tune.__signature__ = inspect.Signature(
     [
         FILE,
         *OF_SEARCH,
+        *GONE,
         *(parameter(one) for name, one in config.OPTIONS.items() if name not in OF_EACH),
     ]
 )

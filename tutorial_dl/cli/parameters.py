@@ -74,12 +74,8 @@ OF_SEARCH = [
               "How sets are chosen: random, grid, tpe, bayesian, evolutionary or cmaes."),
     of_search("trials", int, 20, "Sets of values to try.", min=1),
     of_search("groups", int, 1, "Sets of values to train at once.", min=1),
-    of_search("sizes", str | None, None,
-              "Ranks per training of each group, if they differ, as 4,1,1.", metavar="N,N,..."),
     of_search("folds", int, 1, "Folds of cross-validation; 1: the data's own validation part.",
               min=1),
-    of_search("suggesters", int, 0,
-              "Ranks that choose the sets; 0: the coordinator chooses.", min=0),
     of_search("merit", str, "val_loss",
               "Figure of merit: a column of the history, or module:function of the trainer."),
     of_search("maximise", bool | None, None,
@@ -93,6 +89,8 @@ OF_SEARCH = [
     of_search("best_to", str | None, None,
               "Write the best options, for train --config.", metavar="FILE"),
 ]
+# Options of earlier versions, which say what to write now
+GONE = [of_search(name, str | None, None, "", hidden=True) for name in ("suggesters", "sizes")]
 # fmt: on
 
 

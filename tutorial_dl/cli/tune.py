@@ -23,25 +23,15 @@ def check(search: Search, asked: int | None, files: dict[str, str | None]) -> in
     """
     launch.check_ranks(2 if asked is None else asked)
     here = launched() if launch.under_mpi() else asked
-    sizes = search.sizes_of(here)
+    each = search.ranks_each(here)
     check_training(search.base)
-    search.check(sizes)
+    search.check(each)
     for file in files.values():
         if file not in (None, "-"):
             check_writable(Path(file))
     if search.file is not None:
         check_writable(search.file)
-    return search.alone + sum(sizes)
-
-
-def sizes_in(text: str | None) -> tuple[int, ...] | None:
-    """The numbers in "4,1,1"."""
-    if text is None:
-        return None
-    try:
-        return tuple(int(one) for one in text.split(","))
-    except ValueError:
-        raise ValueError(f"--sizes takes whole numbers, as 4,1,1; got {text!r}") from None
+    return 1 + search.cells * each
 
 
 def launched() -> int:
@@ -56,7 +46,7 @@ def start(search: Search, ranks: int, words: list[str]) -> int:
         ranks,
         ["-m", "tutorial_dl", "tune", *words],
         survive=True,
-        preload=preload(search.base.data.model),
+        preload=preload(search.base.data.model) or "tutorial_dl.cli.search_ranks",
     )
     return done.returncode
 
@@ -112,8 +102,7 @@ def finish(search: Search, study, outcome, files: dict[str, str | None], ranks: 
         "sampler": search.sampler,
         "groups": search.groups,
         "folds": search.folds,
-        "suggesters": search.suggesters,
-        "sizes": search.sizes_of(ranks),
+        "sizes": [search.ranks_each(ranks)] * search.cells,
         "ranks": ranks,
         "trials": study.rows(),
         "seconds": outcome.seconds,

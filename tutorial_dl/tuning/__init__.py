@@ -2,27 +2,37 @@
 
 space.py, options.py       what is searched; whether every set of values can be trained
 samplers.py                by name; bayesian.py and gaussian_process.py, evolutionary.py,
-                           evolution_strategy.py; their base is proposing.py
+                           evolution_strategy.py; their base, and events of trials: proposing.py
 study.py                   the trials, kept by Optuna
-coordinator.py             hands trials to whoever is free; mpi_port.py: to ranks
+coordinator.py             keeps the books; hands trials to whoever is free; mpi_port.py: to ranks
+leader.py                  chooses a group's next set, from all results
 lifelines.py               notices the ends of processes on other machines
-cell.py, link.py           the side of the ranks that train
+cell.py                    the side of the ranks that train
 folds.py, merit.py         cross-validation; figures of merit
 running.py                 a search on the ranks of an MPI job; report.py: its page
 notebook.py, on_engine.py  a search from a notebook, on the engines of its cluster; live_view.py
-simulation.py              the coordinator on a simulated clock
+simulation.py              coordinator and leaders on a simulated clock
 problems.py, regret.py     functions to compare samplers on
 """
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
+_attached, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["samplers"],
     submod_attrs={
         "notebook": ["tune"],
         "running": ["Search", "run"],
-        "space": ["Parameter", "Space"],
+        "space": ["Space"],
         "study": ["Study"],
     },
 )
+
+
+def __getattr__(name):
+    if name == "Parameter":
+        raise ImportError(
+            "tuning.Parameter is gone: write Space.of({name: {'type': ...}}), or Space.of({name: "
+            "distribution}) with a distribution of Optuna's"
+        )
+    return _attached(name)

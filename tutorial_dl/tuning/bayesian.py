@@ -13,8 +13,11 @@ What is called noise may be ripples that are too narrow for a few trials to reso
 where the mean is lowest would be tried again and again, each time with the same value. So sets keep
 a distance that grows with the noise.
 
-Samplers that propose at the same moment choose different tops: each passes over as many as there
-are others.
+Leaders that choose at the same moment (leader.py) don't know each other's sets: each supposes that
+others choose as it would, one after the other, and adds these to the trials in training.
+
+A choice must take far less time than a training, so of very many trials the best ones are used, and
+as many at random.
 """
 
 from __future__ import annotations
@@ -32,8 +35,11 @@ from .gaussian_process import (
     log_improvement,
 )
 from .proposing import Proposing, Seen
+from .space import choices_of, columns_of
 
-FITTED = 200  # points that lengths are fitted to, at most; the mean uses all
+# Trials, at most: finished ones that the mean and variance use, and those that lengths are fitted
+# to; others in training, or in choice, that count as if they had ended (more, if few have)
+KNOWN, FITTED, BELIEVED = 250, 200, 50
 CANDIDATES = 1024
 NEAR = 0.1, 0.02, 0.004  # how far from good points others are tried
 CLIMBS = 4
@@ -50,7 +56,7 @@ class Bayesian(Proposing):
 
     def __init__(self, space, seed: int | None = None):
         super().__init__(space, seed)
-        self.columns = Columns.of([one.columns for one in space])
+        self.columns = Columns.of([columns_of(one) for _, one in space])
         self.first = max(5, min(10, space.columns + 1))
         self.share(seed)
         self.hyper: Hyper | None = None
@@ -65,48 +71,74 @@ class Bayesian(Proposing):
         begun = len(seen.values) + len(seen.pending)
         if begun < self.first or len(seen.values) < 3:
             self.sobol.reset()
-            if passed := begun + self.others:
+            if passed := len(seen.tried) + seen.place:
                 self.sobol.fast_forward(passed)
             return self.space.decode(self.sobol.random(1)[0])
-        y = levelled(seen.values)
-        self._fit(seen.rows, y)
-        process = Process(seen.rows, y, self.hyper, self.columns)
+        chosen = self._some(seen.values, KNOWN)
+        rows, y = seen.rows[chosen], levelled(seen.values[chosen])
+        self._fit(rows, y, len(seen.values))
+        process = Process(rows, y, self.hyper, self.columns)
+        pending = seen.pending
+        room = KNOWN + BELIEVED - len(rows)
+        if len(pending) > room:  # those where others might be chosen
+            score = self._score(process, pending, float(process.at(rows)[0].min()))
+            pending = pending[np.argsort(-score)[:room]]
         # The believed results count, too: else all pending trials would crowd at one minimum
-        known = np.concatenate([seen.rows, seen.pending])
-        best = float(process.at(known)[0].min())
-        if len(seen.pending):
-            process = process.believing(seen.pending)
+        best = float(process.at(np.concatenate([rows, pending]))[0].min())
+        if len(pending):
+            process = process.believing(pending)
         return self._highest(process, best, seen)
 
-    def _fit(self, rows: np.ndarray, y: np.ndarray) -> None:
-        """Fit again after each trial up to the 50th, later when 2% more have finished."""
-        if self.hyper is not None and len(y) - self.fitted < len(y) / 50:
+    def _some(self, values: np.ndarray, most: int) -> np.ndarray:
+        """The places of all values, or of `most` of them: the best ones, and others at random."""
+        if len(values) <= most:
+            return np.arange(len(values))
+        order = np.argsort(values)
+        rest = self.random.choice(order[most // 2 :], most - most // 2, replace=False)
+        return np.concatenate([order[: most // 2], rest])
+
+    def _fit(self, rows: np.ndarray, y: np.ndarray, finished: int) -> None:
+        """Fit again after each trial up to the 50th, later when 2% more have finished; of very many
+        trials when 20% more have, and to fewer of them."""
+        many = finished > KNOWN
+        if self.hyper is not None and finished - self.fitted < finished / (5 if many else 50):
             return
-        chosen = np.arange(len(y))
-        if len(y) > FITTED:  # the best, and others at random
-            chosen = np.argsort(y)[: FITTED // 2]
-            rest = np.setdiff1d(np.arange(len(y)), chosen)
-            more = self.random.choice(rest, FITTED - len(chosen), replace=False)
-            chosen = np.concatenate([chosen, more])
-        self.hyper, self.fitted = fit(rows[chosen], y[chosen], self.hyper, self.columns), len(y)
+        chosen = self._some(y, FITTED // 2 if many else FITTED)
+        self.hyper, self.fitted = fit(rows[chosen], y[chosen], self.hyper, self.columns), finished
 
     def _highest(self, process: Process, best: float, seen: Seen) -> dict:
-        rows = self._candidates(seen)
-        score = self._score(process, rows, best)
+        rows, taken = self._candidates(seen), seen.pending
+        mean, variance, half = process.at_with_half(rows)
+        score = log_expected_improvement(mean, variance, best)
+        if seen.others:  # the first of them climbs to the top
+            top = int(np.argmax(score))
+            rows[top] = self._climb(process, best, rows[top])[1]
+            at = process.at_with_half(rows[top : top + 1])
+            mean[top], variance[top], half[:, top] = at[0][0], at[1][0], at[2][:, 0]
+            score[top] = np.inf
+        others, free = [], np.ones(len(rows), bool)
+        for _ in range(min(seen.others, BELIEVED)):
+            # Each chooses the highest candidate if those before came out at the mean
+            others.append(one := int(np.argmax(np.where(free, score, -np.inf))))
+            best = min(best, float(mean[one]))
+            covariance = process.covariance(rows, half, one)
+            lost = covariance**2 / (covariance[one] + process.noise)
+            variance = np.maximum(variance - lost, 1e-12)
+            score = log_expected_improvement(mean, variance, best)
+            free &= np.abs(rows - rows[one]).max(1) > APART_PENDING
+        if others:
+            process, taken = process.believing(rows[others]), np.vstack([taken, rows[others]])
         order = np.argsort(-score)
         climbed = [self._climb(process, best, rows[i]) for i in order[:CLIMBS]]
         noisy = APART_NOISY * float(np.sqrt(process.noise / process.amplitude))
         # No more than leaves room for as many sets again
-        noisy = min(noisy, 0.25 / len(seen.rows) ** (1 / len(self.space.parameters)))
+        noisy = min(noisy, 0.25 / len(seen.rows) ** (1 / len(self.space.names)))
         climbed.sort(key=lambda one: -one[0])
         while True:
             apart, pending = max(APART, noisy), max(APART_PENDING, noisy)
-            taken = seen.pending
             for row in (*(row for _, row in climbed), *rows[order]):
                 if _is_apart(row, seen.rows, apart) and _is_apart(row, taken, pending):
-                    if len(taken) - len(seen.pending) == self.others:
-                        return self.space.decode(row)
-                    taken = np.vstack([taken, row])  # another sampler will choose that one
+                    return self.space.decode(row)
             if noisy <= APART:
                 return self.space.random(self.random)
             noisy /= 2
@@ -125,12 +157,12 @@ class Bayesian(Proposing):
         moved = np.clip(picked + far * random.standard_normal(picked.shape), 0, 1)
         # Each keeps some of its columns, and draws some of its categories anew
         moved = np.where(random.random(picked.shape) < 0.7, moved, picked)
-        for one in space:
-            if one.choices:
-                again = random.random(len(moved)) < 1 / len(space.parameters)
-                moved[again, space.slices[one.name]] = random.random((again.sum(), one.columns))
+        for name, one in space:
+            if columns := len(choices_of(one)):
+                again = random.random(len(moved)) < 1 / len(space.names)
+                moved[again, space.slices[name]] = random.random((again.sum(), columns))
         rows.append(moved)
-        return self.snapped(np.concatenate(rows))
+        return self.space.snapped(np.concatenate(rows))
 
     def _climb(self, process: Process, best: float, row: np.ndarray) -> tuple:
         """Climb from a point: by the gradient in real numbers and by single changes in the others,
@@ -142,7 +174,7 @@ class Bayesian(Proposing):
             if moved is row:
                 break
             row = moved
-        row = self.snapped(row[None])[0]
+        row = self.space.snapped(row[None])[0]
         return float(self._score(process, row[None], best)[0]), row
 
     def _along_numbers(self, process: Process, best: float, row: np.ndarray) -> np.ndarray:
@@ -174,10 +206,10 @@ class Bayesian(Proposing):
         """The row after up to `CHANGES` changes, each the best single one; `row` if none helps."""
         now = float(self._score(process, row[None], best)[0])
         for _ in range(CHANGES):
-            rows = self.neighbours(row)
+            rows = self.space.neighbours(row)
             if not len(rows):
                 break
-            rows = self.snapped(rows)
+            rows = self.space.snapped(rows)
             scores = self._score(process, rows, best)
             top = int(np.argmax(scores))
             if scores[top] <= now:

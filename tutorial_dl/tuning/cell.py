@@ -34,10 +34,10 @@ from ..runtime.handing_out import opened
 from ..training.columns import columns
 from ..training.setup import of_files, prepare
 from ..user_function import is_reference
-from .coordinator import GRACE, Refused
+from .coordinator import GRACE, Link, Refused
 from .folds import fold_of
+from .leader import Leader
 from .lifelines import Lifeline
-from .link import Link
 from .merit import check_column, merit_of
 from .mpi_port import Mail
 from .options import check, config_of, sets_of_each_model
@@ -113,9 +113,14 @@ class Cell:
         space, base: What is searched, and the options of every training.
         folds: Number of folds.
         merit: Name of the figure of merit.
+        leader: Chooses sets of values, if the coordinator asks this rank.
     """
 
-    def __init__(self, link: Link, team, space: Space, base: RunConfig, folds: int, merit: str):
+    def __init__(
+        self, link: Link, team, space: Space, base: RunConfig, folds: int, merit: str,
+        leader: Leader | None = None,
+    ):  # fmt: skip
+        self.leader = leader
         self.link, self.team, self.folds, self.space = link, team, folds, space
         quiet = OutputConfig(quiet=True)
         self.base = replace(base, output=quiet)
@@ -133,6 +138,8 @@ class Cell:
         while why is not None and self._next() is not None:
             pass  # stay until the coordinator has heard it: a process that ends is taken for killed
         while why is None and (message := self._next()) is not None:
+            if message["what"] == "choose":
+                self.link.tell(self.choose(message))
             if message["what"] != "train":
                 continue
             ended = self.train(message)
@@ -219,6 +226,13 @@ class Cell:
         if self.dataset is None:
             loaded = datasets.load(self.base.data.data, **of_files(self.base))
             self.dataset = opened(loaded, self.team)
+
+    def choose(self, request: dict) -> dict:
+        """The next set of values, or why there is none, as a message. Not collective."""
+        try:
+            return self.leader.answer(request)
+        except Exception as error:
+            return {"what": "failed", "why": f"it could not choose: {in_a_line(error)}"}
 
     # One training
 

@@ -1,39 +1,33 @@
-"""`Coordinator`: hands trials to whoever is free, and never waits for one of them.
+"""`Coordinator`: keeps a search's books, and hands trainings to whoever is free.
 
-    coordinator  rank 0: asks the sampler, keeps the study
-    suggester    a rank that asks the sampler in its place; there may be some (suggesting.py)
+    coordinator  rank 0: keeps the study, and waits for nobody
     cell         the ranks that train one set of values on one fold; there are groups x folds of
-                 them, of one size or of several
+                 them
+    leader       a rank of a cell, which chooses sets of values (leader.py)
 
-A free cell gets the next fold of a trial that has begun, or else the first fold of a new trial. So
-the folds of a trial train at once while there are cells for all, and after each other if cells were
-lost. A trial ends with its last fold, with the first fold that fails, or when it is pruned, which
-the mean over its folds decides; cells that still train it are then told to stop.
+A free cell gets the next fold of a trial that has begun, or else its leader chooses the set of a
+new trial, whose folds then go to this cell and to others that are free. So the folds of a trial
+train at once while there are cells for all, and after each other if cells were lost. A trial ends
+with its last fold, with the first fold that fails, or when it is pruned, which the mean over its
+folds decides; cells that still train it are then told to stop.
 
-With cells of several sizes, there is a set in store for each size. A small cell takes the set that
-is the least work, and a large one the set that is the most, as far as that is known (costs.py).
-
-The coordinator knows cells by number, suggesters by the numbers after those, and reaches them by a
-*port*: `mpi_port.py` for ranks, `simulation.py` for a simulated clock.
+The coordinator knows cells by number, and reaches them by a *port*: `mpi_port.py` for ranks,
+`notebook.py` for engines, `simulation.py` for a simulated clock.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from .costs import Costs
 from .study import Study
-from .suggesting import PATIENCE, Suggesting
 
 GRACE = 30.0  # seconds after a deadline, within which a cell must answer or is lost
-START = 600.0  # seconds within which the first cell must be ready
-OVERLOOKED = 3  # times that a set may wait in store while another one is taken
+START = 600.0  # seconds within which a cell must be ready, or have chosen a set
 WAIT = 0.2  # seconds between two looks at what has been lost
 
 
@@ -49,6 +43,7 @@ class Port:
         raise NotImplementedError
 
     def send(self, cell: int, message: dict) -> None:
+        """Send to a cell; a request to choose goes to one of its ranks."""
         raise NotImplementedError
 
     def receive(self, seconds: float) -> tuple[int, dict] | None:
@@ -64,7 +59,26 @@ class Port:
         raise NotImplementedError
 
 
-@dataclass
+class Link:
+    """A rank's way to the coordinator."""
+
+    ends_with_interrupt = True  # whether Ctrl-C ends the search on this rank
+
+    def tell(self, message: dict) -> None:
+        raise NotImplementedError
+
+    def messages(self) -> list[dict]:
+        """What the coordinator has sent since the last call."""
+        raise NotImplementedError
+
+    def is_broken(self) -> bool:
+        """Whether the coordinator's process is known to have ended."""
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+@dataclass(eq=False)
 class Task:
     """A trial in training: one set of values, on each fold."""
 
@@ -72,9 +86,9 @@ class Task:
     values: dict
     waiting: deque  # folds that no cell has begun
     began: float
+    ranks: int  # of the cell that began it
     results: dict[int, float] = field(default_factory=dict)  # fold -> figure of merit
     reports: dict[int, dict[int, float]] = field(default_factory=dict)  # epoch -> fold -> figure
-    ranks: int = 1  # of the cell that began it
     ended: bool = False
 
 
@@ -85,7 +99,6 @@ class Busy:
     task: Task
     fold: int
     since: float
-    warned: bool = False
 
 
 @dataclass
@@ -111,10 +124,8 @@ class Coordinator:
         folds: Trainings per trial, whose mean is its figure of merit.
         deadline: Seconds that one training may take.
         tell: Called with a line of text, and the trial's row or None.
-        ahead: Whether the next set is chosen while all cells are busy.
         watch: Called after each figure of merit by epoch.
-        suggesters: How many ranks choose sets of values.
-        sizes: Ranks of each cell; None: one each.
+        ranks: Ranks of each cell.
     """
 
     def __init__(
@@ -125,31 +136,26 @@ class Coordinator:
         folds: int = 1,
         deadline: float = 3600.0,
         tell: Callable[[str, dict | None], None] = lambda text, row: None,
-        ahead: bool = True,
         watch: Callable[[], None] = lambda: None,
-        suggesters: int = 0,
-        sizes: list[int] | None = None,
+        ranks: int = 1,
     ):
         self.study, self.port, self.folds, self.deadline = study, port, folds, deadline
-        self.tell, self.watch, self.ahead, self.cells = tell, watch, ahead, cells
+        self.tell, self.watch, self.cells = tell, watch, cells
         self.free: deque[int] = deque()
+        self.known = [0] * cells  # events that each cell's leader knows (`Study.news`)
+        self.ranks = [ranks] * cells
+        self.choosing: dict[int, tuple[int, float]] = {}  # cell -> place (`Seen`), since when
+        self.places, self.unused = 0, deque()  # places so far, and those of leaders that were lost
         self.busy: dict[int, Busy] = {}
+        self.tasks: dict[Task, None] = {}  # trials in training, in their order
+        self.open: deque[Task] = deque()  # those with folds that no cell has begun
         self.dropped: dict[int, str] = {}  # cell -> why
         self.refused: dict[int, str] = {}  # cell -> why it can't train anything
+        self.silent = set(range(cells))  # cells that were not heard yet
         self.ready = False  # whether a cell has been
         self.unsaid: list[str] = []  # what has gone wrong before
-        self.tasks: list[Task] = []  # trials in training
-        self.suggesting = Suggesting(study, port, range(cells, cells + suggesters))
-        self.store = self.suggesting.chosen  # trials that no cell has begun, with their sets
-        self.again = study.waiting  # sets to try again, which only the study knows
-        self.sizes = sizes or [1] * cells
-        self.kinds: list[int] = []  # different sizes of cells, the least first
-        self._see_sizes()
-        self.since: float | None = None  # when a cell became free that has nothing to train
-        self.costs, self.overlooked = Costs(study.space), Counter()
         self.finished = study.resumed
         self.spans: list[tuple] = []
-        self.asking = 0.0  # seconds spent on suggestions
 
     def run(self) -> Outcome:
         """Search until all trials have ended. Ctrl-C ends it earlier, and keeps what is done."""
@@ -164,11 +170,9 @@ class Coordinator:
             self._span(cell, busy, ended)
         for task in self.tasks:
             self.study.give_up(task.trial)
-        for trial, _ in self.store:
-            self.study.give_up(trial)
-        if not self._left() and self.finished < self.study.trials:
+        if len(self.dropped) == self.cells and self.finished < self.study.trials:
             stopped = "no ranks are left"
-        for cell in (*(set(range(self.cells)) - self.dropped.keys()), *self.suggesting.news):
+        for cell in set(range(self.cells)) - self.dropped.keys():
             self.port.send(cell, {"what": "end"})
         seconds = ended - began
         used = sum(end - start for *_, start, end in self.spans)
@@ -182,156 +186,113 @@ class Coordinator:
         )
 
     def _loop(self, began: float) -> None:
-        heard, silent = False, set(range(self.cells))
-        while self.finished < self.study.trials and self._left():
+        look = began
+        while self.finished < self.study.trials and len(self.dropped) < self.cells:
             self._hand_out()
-            event = self.port.receive(0)
-            if event is None and self._prepare():
-                continue
-            event = event or self.port.receive(WAIT)
-            if event is not None:
-                heard |= event[0] < self.cells
-                silent.discard(event[0])
+            if (event := self.port.receive(WAIT)) is not None:
                 self._heed(*event)
-            gone = self.port.lost()
-            while gone and (event := self.port.receive(0)) is not None:  # what they said before
-                heard |= event[0] < self.cells
-                silent.discard(event[0])
-                self._heed(*event)
-            for cell in gone:
-                self._drop(cell, "its ranks were killed, or have run out of memory")
-            self._check_deadlines()
-            if silent and self.port.now() - began > START:
-                if not heard:
-                    raise RuntimeError(f"no ranks were ready to train within {START:.0f} s")
-                for cell in silent:
-                    self._drop(cell, f"it was not ready to train within {START:.0f} s")
-                silent.clear()
-
-    def _see_sizes(self) -> None:
-        left = [cell for cell in range(self.cells) if cell not in self.dropped]
-        self.kinds = sorted({self.sizes[cell] for cell in left})
-
-    def _left(self) -> bool:
-        """Whether any cell is left."""
-        return any(cell not in self.dropped for cell in range(self.cells))
+            if self.port.now() >= look:
+                self._look(began)
+                look = self.port.now() + WAIT
 
     # Handing out
 
     def _hand_out(self) -> None:
-        for cell in list(self.free):
-            task = self._begun_for(cell)
-            if task is None:
-                self._fill()
-                if not self._left_to_begin() or not self.store:
-                    continue
-                trial, values = self._take(cell)
-                task = Task(trial, values, deque(range(self.folds)), self.port.now())
-                task.ranks = self.sizes[cell]
-                self.tasks.append(task)
-            self.free.remove(cell)
-            fold = task.waiting.popleft()
-            self.busy[cell] = Busy(task, fold, self.port.now())
-            self.port.send(
-                cell,
-                {
-                    "what": "train", "trial": task.trial.number, "fold": fold,
-                    "values": task.values, "deadline": self.deadline,
-                },
-            )  # fmt: skip
-
-    def _begun_for(self, cell: int) -> Task | None:
-        """A trial whose next fold this cell can train. Its folds train on equally many ranks,
-        unless no cell of that size is left."""
-        for task in self.tasks:
-            fits = task.ranks == self.sizes[cell] or task.ranks not in self.kinds
-            if task.waiting and not task.ended and fits:
-                return task
-        return None
+        while self.free:
+            while self.open and (self.open[0].ended or not self.open[0].waiting):
+                self.open.popleft()
+            if not self.open and self.study.again and self._left_to_begin() > 0:
+                self._begin(*self.study.ask(), self.free[0])
+            if self.open:
+                self._train(self.free.popleft(), self.open[0])
+            elif self._left_to_begin() > 0 and len(self.free) > (self.folds - 1) * len(
+                self.choosing
+            ):  # else the free cells wait for folds of sets that are in choice
+                self._let_choose(self.free.popleft())
+            else:
+                return
 
     def _left_to_begin(self) -> int:
-        """How many more trials are to begin; those in store are among them."""
-        return self.study.trials - self.finished - len(self.tasks)
+        """How many more trials are to be chosen."""
+        return self.study.trials - self.finished - len(self.tasks) - len(self.choosing)
 
-    def _fill(self) -> None:
-        """Have a set in store for each size of cells, unless suggesters are choosing them."""
-        left = self._left_to_begin()
-        if self.suggesting and not self.again:
-            # One for each free cell, and one ahead by each suggester
-            ahead = len(self.suggesting.news) + len(self.kinds) - 1
-            self.suggesting.request(min(left, len(self.free) + ahead))
-            return
-        while len(self.store) < min(len(self.kinds), left):
-            self.store.append(self._ask())
+    def _let_choose(self, cell: int) -> None:
+        if not self.unused:
+            self.unused.append(self.places)
+            self.places += 1
+        place, others = self.unused.popleft(), len(self.choosing)
+        self.choosing[cell] = place, self.port.now()
+        self.port.send(
+            cell,
+            {
+                "what": "choose", "from": self.known[cell],
+                "news": self.study.news(self.known[cell]), "before": self.study.before,
+                "place": place, "others": others,
+            },
+        )  # fmt: skip
 
-    def _take(self, cell: int) -> tuple:
-        """Take a trial out of the store for a cell."""
-        at, size = 0, self.sizes[cell]
-        if len(self.kinds) > 1 and self.overlooked[self.store[0][0].number] < OVERLOOKED:
-            work = self.costs.of([values for _, values in self.store])
-            if work is not None:
-                place = self.kinds.index(size) / (len(self.kinds) - 1) * (len(self.store) - 1)
-                at = int(np.argsort(work, kind="stable")[round(place)])
-        for trial, _ in list(self.store)[:at]:
-            self.overlooked[trial.number] += 1
-        found = self.store[at]
-        del self.store[at]
-        return found
+    def _begin(self, trial: Any, values: dict, cell: int) -> None:
+        folds = deque(range(self.folds))
+        task = Task(trial, values, folds, self.port.now(), self.ranks[cell])
+        self.tasks[task] = None
+        self.open.append(task)
 
-    def _prepare(self) -> bool:
-        """Choose sets while all cells are busy; False if there is none to choose."""
-        if not self.ahead or self.free or not self.busy:
-            return False
-        before = len(self.store)
-        self._fill()
-        return len(self.store) > before
-
-    def _ask(self) -> tuple:
-        began = perf_counter()
-        found = self.study.ask()
-        self.asking += perf_counter() - began
-        self.again = max(0, self.again - 1)
-        self.suggesting.begun(*found)
-        return found
+    def _train(self, cell: int, task: Task) -> None:
+        fold = task.waiting.popleft()
+        self.busy[cell] = Busy(task, fold, self.port.now())
+        self.port.send(
+            cell,
+            {
+                "what": "train", "trial": task.trial.number, "fold": fold,
+                "values": task.values, "deadline": self.deadline,
+            },
+        )  # fmt: skip
 
     # Messages of cells
 
     def _heed(self, cell: int, message: dict) -> None:
+        self.silent.discard(cell)
         if cell in self.dropped:
             return
-        if cell >= self.cells:
-            if why := self.suggesting.heed(cell, message):
-                self._drop(cell, why)
-            return
+        self.known[cell] = message.get("known", self.known[cell])
         if message.get("note"):
             self.tell(f"cell {cell}: {message['note']}", None)
         if message["what"] == "ready":
-            self.free.append(cell)
+            self._choose_no_more(cell)
+            if cell not in self.busy and cell not in self.free:
+                self.free.append(cell)
             self.ready = True
             self._say()
-            return
-        if message["what"] == "refused":
+        elif message["what"] == "refused":
             self._refuse(cell, message["why"])
-            return
-        busy = self.busy.get(cell)
-        if busy is None or busy.task.trial.number != message["trial"]:
-            return
-        if message["what"] == "report":
-            self._report(busy, message["epoch"], message["value"])
-        elif message["what"] == "ended":
-            # Its answer may have waited here, which is no training
-            ended = busy.since + message.get("seconds", np.inf)
-            self._span(cell, self.busy.pop(cell), min(self.port.now(), ended))
-            if message.get("ranks") and len(message["ranks"]) != self.sizes[cell]:  # some are lost
-                self.sizes[cell] = len(message["ranks"])
-                self._see_sizes()
-            elif message.get("state") == "complete":
-                self.costs.note(busy.task.values, ended - busy.since, self.sizes[cell])
-            if message.get("gone"):
-                self._drop(cell, message["gone"])
-            else:
-                self.free.append(cell)
-            self._fold_ended(busy, message)
+        elif message["what"] == "chosen":
+            if self.choosing.pop(cell, None):
+                values = message["values"]
+                self._begin(self.study.begin(values), values, cell)
+                self.free.appendleft(cell)
+        elif message["what"] == "failed":
+            self._drop(cell, message["why"])
+        elif (busy := self.busy.get(cell)) and busy.task.trial.number == message["trial"]:
+            if message["what"] == "report":
+                self._report(busy, message["epoch"], message["value"])
+            elif message["what"] == "ended":
+                self._ended(cell, busy, message)
+
+    def _ended(self, cell: int, busy: Busy, message: dict) -> None:
+        # Its answer may have waited here, which is no training
+        ended = busy.since + message.get("seconds", np.inf)
+        self._span(cell, self.busy.pop(cell), min(self.port.now(), ended))
+        self.ranks[cell] = len(message.get("ranks", ())) or self.ranks[cell]  # some may be lost
+        if message.get("gone"):
+            self._drop(cell, message["gone"])
+        else:
+            self.free.append(cell)
+        self._fold_ended(busy, message)
+
+    def _choose_no_more(self, cell: int) -> None:
+        if cell in self.choosing:
+            place, _ = self.choosing.pop(cell)
+            self.unused.append(place)
 
     def _refuse(self, cell: int, why: str) -> None:
         """A cell can't train anything. If none can, the search is wrong; else only its node is."""
@@ -367,11 +328,9 @@ class Coordinator:
     def _end(self, task: Task, value: float | None, state: str, **about) -> None:
         """A trial ends: keep it, and stop the cells that still train it."""
         task.ended = True
-        self.tasks.remove(task)
+        del self.tasks[task]
         seconds = self.port.now() - task.began
-        about |= {"seconds": seconds, "ranks": task.ranks}
-        row = self.study.tell(task.trial, value, state, **about)
-        self.suggesting.note(task.trial.number)
+        row = self.study.tell(task.trial, value, state, **about, seconds=seconds, ranks=task.ranks)
         self.finished += 1
         for cell, busy in self.busy.items():
             if busy.task is task:
@@ -380,29 +339,35 @@ class Coordinator:
 
     # What does not answer
 
-    def _check_deadlines(self) -> None:
-        now = self.port.now()
+    def _look(self, began: float) -> None:
+        """Drop the cells that are lost, or answer no more."""
+        gone, now = self.port.lost(), self.port.now()
+        while gone and (event := self.port.receive(0)) is not None:  # what they said before
+            self._heed(*event)
+        for cell in gone:
+            self._drop(cell, "its ranks were killed, or have run out of memory")
         for cell, busy in list(self.busy.items()):
             if now - busy.since > self.deadline + 2 * GRACE:
                 self._drop(cell, f"it did not answer {2 * GRACE:.0f} s after its deadline")
-        if not self.free:
-            self.since = None
-        elif self.since is None:
-            self.since = now
-        for one in self.suggesting.late(self.since) if self.free else ():
-            self._drop(one, f"it has chosen no set of values within {PATIENCE:.0f} s")
+        for cell, (_, since) in list(self.choosing.items()):
+            if now - since > START:
+                self._drop(cell, f"it has chosen no set of values within {START:.0f} s")
+        if self.silent and now - began > START:
+            if len(self.silent) == self.cells:
+                raise RuntimeError(f"no ranks were ready to train within {START:.0f} s")
+            for cell in self.silent:
+                self._drop(cell, f"it was not ready to train within {START:.0f} s")
+            self.silent.clear()
 
     def _drop(self, cell: int, why: str) -> None:
         if cell in self.dropped:
             return
-        name = f"cell {cell}" if cell < self.cells else f"suggester {cell - self.cells}"
-        self.dropped[cell] = f"{name} is lost: {why}"
+        self.dropped[cell] = f"cell {cell} is lost: {why}"
         self.unsaid.append(self.dropped[cell])
         if self.ready:  # else all may be refused for one reason, which is said once
             self._say()
         self.port.drop(cell)
-        self.suggesting.drop(cell)
-        self._see_sizes()
+        self._choose_no_more(cell)
         if cell in self.free:
             self.free.remove(cell)
         busy = self.busy.pop(cell, None)

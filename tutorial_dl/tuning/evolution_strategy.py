@@ -47,7 +47,7 @@ class EvolutionStrategy(Proposing):
                 size = 2 * self.strategy.population_size
                 self.strategy = self._begin(self.random.random(self.columns), size)
         point = self.strategy.ask()
-        row = self.snapped(point[None, : self.space.columns])[0]
+        row = self.space.snapped(point[None, : self.space.columns])[0]
         self.drawn[tuple(row)] = point
         return self.space.decode(row)
 

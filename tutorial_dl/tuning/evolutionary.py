@@ -17,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from .proposing import Proposing, Seen
+from .space import choices_of
 
 POPULATION = 20
 FITTEST = 0.2
@@ -38,7 +39,7 @@ class Evolutionary(Proposing):
             return self.space.random(self.random)
         taken = {tuple(row) for row in (*seen.rows, *seen.pending)}
         for _ in range(TRIES):
-            child = self.snapped(self.child(seen.rows[members])[None])[0]
+            child = self.space.snapped(self.child(seen.rows[members])[None])[0]
             if tuple(child) not in taken:
                 break
         return self.space.decode(child)
@@ -52,15 +53,15 @@ class Evolutionary(Proposing):
         random, space = self.random, self.space
         mother, father = rows[self.tournament(len(rows))], rows[self.tournament(len(rows))]
         child = np.empty(space.columns)
-        changes = random.random(len(space.parameters)) < 1 / len(space.parameters)
+        changes = random.random(len(space.names)) < 1 / len(space.names)
         if not changes.any():
             changes[random.integers(len(changes))] = True
-        for one, changed in zip(space, changes, strict=True):
-            part = space.slices[one.name]
-            if one.choices:
+        for (name, one), changed in zip(space, changes, strict=True):
+            part = space.slices[name]
+            if columns := len(choices_of(one)):
                 child[part] = mother[part] if random.random() < 0.5 else father[part]
                 if changed:
-                    child[part] = random.random(one.columns)
+                    child[part] = random.random(columns)
                 continue
             a, b = mother[part][0], father[part][0]
             value = a + (b - a) * random.uniform(-BEYOND, 1 + BEYOND)

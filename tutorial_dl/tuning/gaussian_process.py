@@ -174,9 +174,20 @@ class Process:
 
     def at(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance, without noise, at each of `points` (m, columns)."""
+        return self.at_with_half(points)[:2]
+
+    def at_with_half(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean, variance, and (K + s^2 I)^-1/2 k*^T, (n, m), at each of `points` (m, columns)."""
         across = self.amplitude * matern(squared_distances(points * self.scale, self.x))  # (m, n)
         half = solve_triangular(self.lower, across.T, lower=True, check_finite=False)
-        return across @ self.weights, np.maximum(self.amplitude - (half * half).sum(0), 1e-12)
+        variance = np.maximum(self.amplitude - (half * half).sum(0), 1e-12)
+        return across @ self.weights, variance, half
+
+    def covariance(self, points: np.ndarray, half: np.ndarray, one: int) -> np.ndarray:
+        """Between the values at `points` (m, columns) and at point number `one` of them, (m,)."""
+        scaled = points * self.scale
+        prior = self.amplitude * matern(squared_distances(scaled, scaled[one : one + 1])[:, 0])
+        return prior - half.T @ half[:, one]
 
     def at_with_slopes(self, point: np.ndarray) -> tuple:
         """Mean, variance and their gradients (columns,) at one point."""

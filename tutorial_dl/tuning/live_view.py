@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
-from .space import Space
+from .space import Space, choices_of
 from .study import Study
 
 ROWS = 8  # of the table, the newest trials
@@ -214,10 +214,10 @@ def place(space: Space, name: str, values: Mapping) -> float:
 
 def axis_of(space: Space, name: str) -> list[tuple[float, object]]:
     """What is written beside an axis: the ends of a range, or all choices; (height, value)."""
-    one = next(one for one in space if one.name == name)
-    if one.choices:
-        return [(i / (len(one.choices) - 1), choice) for i, choice in enumerate(one.choices)]
-    return [(0.0, one.low), (1.0, one.high), *([(NONE, "none")] if one.when else [])]
+    one = space.distributions[name]
+    if choices := choices_of(one):
+        return [(i / (len(choices) - 1), choice) for i, choice in enumerate(choices)]
+    return [(0.0, one.low), (1.0, one.high), *([(NONE, "none")] if name in space.when else [])]
 
 
 def text(x: float, y: float, words: object, more: str = "") -> str:

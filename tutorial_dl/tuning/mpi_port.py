@@ -1,7 +1,7 @@
 """Messages between the coordinator and the ranks of cells: JSON over MPI, without a blocking call.
 
 The coordinator sends to every rank of a cell, so that its ranks need not tell each other. Of a
-cell, only the first rank answers.
+cell, only the first rank answers. A request to choose goes to the first rank that is left, alone.
 """
 
 from __future__ import annotations
@@ -72,35 +72,49 @@ class MpiPort(Port):
         self.team, self.mail, self.lines = team, Mail(comm), lines
         self.members = dict(enumerate(map(list, members)))
         self.cell_of = {rank: cell for cell, ranks in self.members.items() for rank in ranks}
+        self.asked: dict[int, int] = {}  # cell -> its rank that chooses
+        self.ready: list[int] = []  # cells whose rank has ended while it chose; others are left
 
     def now(self) -> float:
         return time.monotonic()
 
     def send(self, cell: int, message: dict) -> None:
-        for rank in self.members.get(cell, ()):
-            if not has_ended(self.team.pid(rank)):
-                self.mail.send(rank, message)
+        left = [rank for rank in self.members.get(cell, ()) if not self._has_ended(rank)]
+        if message["what"] == "choose":
+            left = left[:1]
+            self.asked.update((cell, rank) for rank in left)
+        for rank in left:
+            self.mail.send(rank, message)
+
+    def _has_ended(self, rank: int) -> bool:
+        return (self.lines is not None and rank in self.lines.ended) or has_ended(
+            self.team.pid(rank)
+        )
 
     def receive(self, seconds: float) -> tuple[int, dict] | None:
         end = time.monotonic() + seconds
         while (found := self.mail.receive()) is None:
+            if self.ready:
+                return self.ready.pop(), {"what": "ready", "known": 0}
             if time.monotonic() >= end:
                 return None
             time.sleep(PAUSE)
         rank, message = found
         cell = self.cell_of[rank]
+        self.asked.pop(cell, None)
         if "ranks" in message and cell in self.members:  # those that are left
             self.members[cell] = message["ranks"]
         return cell, message
 
     def lost(self) -> list[int]:
-        far = self.lines.look() if self.lines else ()
-        return [
-            cell
-            for cell, ranks in list(self.members.items())
-            if all(rank in far or has_ended(self.team.pid(rank)) for rank in ranks)
-        ]
+        if self.lines:
+            self.lines.look()
+        self.ready += [cell for cell, rank in self.asked.items() if self._has_ended(rank)]
+        for cell in self.ready:
+            self.asked.pop(cell, None)
+        return [cell for cell, ranks in self.members.items() if all(map(self._has_ended, ranks))]
 
     def drop(self, cell: int) -> None:
         self.send(cell, {"what": "end"})  # it may still answer, and must not wait for more
         self.members.pop(cell, None)
+        self.asked.pop(cell, None)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from . import on_engine
 from .coordinator import Coordinator, Outcome, Port
 from .live_view import Drawing, View, parallel
 from .report import summary, timeline
-from .running import Search
+from .running import GONE, Search
 from .space import Space
 from .study import Study
 
@@ -46,23 +46,26 @@ class EnginesPort(Port):
         self.events: list[tuple[int, dict]] = []
         self.reported: dict[int, int] = {}  # cell -> epochs that were reported
         self.tasks: dict[int, dict] = {}
+        self.choosing: dict[int, Any] = {}  # cell -> AsyncResult
         self.gone: list[int] = []
 
     def now(self) -> float:
         return time.monotonic()
 
     def send(self, cell: int, message: dict) -> None:
-        if message["what"] == "train":
-            there = [rank for rank in self.members[cell] if rank in self.client.ids]
-            if not there:
-                self.gone.append(cell)
-                return
+        there = [rank for rank in self.members.get(cell, ()) if rank in self.client.ids]
+        if message["what"] not in ("train", "choose"):  # stop, or the end of the search
+            if cell in self.begun:
+                self.interrupt(cell)
+        elif not there:
+            self.gone.append(cell)
+        elif message["what"] == "choose":
+            self.choosing[cell] = self.client[there[0]].apply_async(on_engine.choose, message)
+        else:
             self.tasks[cell], self.reported[cell] = message, 0
             self.begun[cell] = {
                 rank: self.client[rank].apply_async(on_engine.train, message) for rank in there
             }
-        elif cell in self.begun:  # stop, or the end of the search
-            self.interrupt(cell)
 
     def interrupt(self, cell: int) -> None:
         """Make the engines of a cell end their training, unless they have."""
@@ -76,6 +79,12 @@ class EnginesPort(Port):
         while True:
             for cell in list(self.begun):
                 self._look(cell)
+            for cell in [cell for cell, asked in self.choosing.items() if asked.ready()]:
+                try:
+                    answer = self.choosing.pop(cell).get(0)
+                except Exception:  # the engine died; others of the cell may be left
+                    answer = {"what": "ready", "known": 0}
+                self.events.append((cell, answer))
             if self.events:
                 return self.events.pop(0)
             if time.monotonic() >= end:
@@ -169,7 +178,6 @@ def tune(
     sampler: str = "bayesian",
     trials: int = 20,
     groups: int | None = None,
-    sizes: Sequence[int] | None = None,
     folds: int = 1,
     merit: str = "val_loss",
     maximise: bool | None = None,
@@ -186,7 +194,6 @@ def tune(
         c: The cluster (`cluster.start`).
         space: A Space, its tables as dicts, or the name of a TOML file.
         groups: Sets of values to train at once; None: as many as there are engines for.
-        sizes: Engines per training of each group, if they differ.
         options: Those of `train`, by name, for all trainings: model="my_file:build", epochs=5.
         show: IPython's `display`, or what takes its place.
 
@@ -199,21 +206,19 @@ def tune(
         space = Space.of(space)
     elif not isinstance(space, Space):
         space = Space.read(space)
+    for name in GONE.keys() & options.keys():
+        raise ValueError(f"{name} is gone: {GONE[name]}")
     if groups is None:
-        groups = max(1, c.n // folds) if sizes is None else 1
+        groups = max(1, c.n // folds)
     search = Search(
         space, RunConfig.of(**options), sampler, trials, groups, folds, merit, maximise, pruner,
         deadline, None if file is None else Path(file), resume,
-        sizes=sizes,
     )  # fmt: skip
-    need = search.cells if search.sizes is None else sum(search.sizes) * folds
-    if c.n < need:
-        of = f"{search.groups} groups"
-        if search.sizes is not None:
-            of = f"groups of {' + '.join(map(str, search.sizes))} ranks"
-        raise ValueError(f"{of} x {folds} folds need {need} engines, the cluster has {c.n}")
-    # Some engines may be left over
-    each = search.sizes_of(c.n // need * need if search.sizes is None else need, alone=0)
+    if c.n < search.cells:
+        raise ValueError(
+            f"{groups} groups x {folds} folds need {search.cells} engines, the cluster has {c.n}"
+        )
+    each = c.n // search.cells  # some engines may be left over
     members = search.members(each, 0)
     search.base.check()
     search.check(each)
@@ -227,14 +232,7 @@ def tune(
         view = View(study, show)
         try:
             outcome = Coordinator(
-                study,
-                port,
-                search.cells,
-                folds,
-                deadline,
-                view.tell,
-                watch=view.watch,
-                sizes=each,
+                study, port, search.cells, folds, deadline, view.tell, view.watch, each
             ).run()
         except BaseException:
             for cell in list(port.begun):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
-from .link import Link
+from .coordinator import Link
 from .running import Search
 
 if TYPE_CHECKING:
@@ -48,17 +48,23 @@ def begin(search: Search, members: list[list[int]]) -> None:
 
     end()
     team = Team()
-    part = team.split(
-        next((i for i, ranks in enumerate(members) if team.rank in ranks), len(members))
-    )
-    link = EngineLink()
-    _cell = Cell(link, part, search.space, search.base, search.folds, search.merit)
+    mine = next((i for i, ranks in enumerate(members) if team.rank in ranks), len(members))
+    part = team.split(mine)
+    _cell = Cell(
+        EngineLink(), part, search.space, search.base, search.folds, search.merit,
+        search.leader(mine),
+    )  # fmt: skip
 
 
 def check() -> dict[str, Any]:
     """Whether this rank's cell is ready to train: a message for the coordinator."""
     why = _cell.check()
     return {"what": "refused", "why": why} if why else {"what": "ready"}
+
+
+def choose(request: dict[str, Any]) -> dict[str, Any]:
+    """The set of values that this engine chooses; a message for the coordinator."""
+    return _cell.choose(request)
 
 
 def train(task: dict[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from optuna.distributions import BaseDistribution, IntDistribution
+
 from ..config import COMPONENTS, OPTIONS, RunConfig
 from ..user_function import find, is_reference, parsed, source_of
-from .space import Parameter, Space, nearest
+from .space import Space, choices_of, nearest
 
 # Options of a training that no trial may change
 FIXED = ("data", "features", "labels", "validation", "cache", "model_arguments", "ranks")
@@ -52,19 +54,19 @@ def check(space: Space, base: RunConfig, ranks: int) -> None:
     from ..training.setup import ranks_of
 
     known, taken = searchable(), None
-    for one in space:
-        if one.name in known:
-            _check_option(one)
+    for name, one in space:
+        if name in known:
+            _check_option(name, one)
             continue
-        if one.name in OPTIONS:
-            raise ValueError(f"a search can't change {one.name!r}: give {OPTIONS[one.name].flag}")
+        if name in OPTIONS:
+            raise ValueError(f"a search can't change {name!r}: give {OPTIONS[name].flag}")
         if taken is None:
             taken = arguments_of(base.data.model)
-        if taken is not True and one.name not in taken:
-            hint = nearest(one.name, [*known, *taken])
+        if taken is not True and name not in taken:
+            hint = nearest(name, [*known, *taken])
             words = f"takes {', '.join(taken)}" if taken else "takes no arguments"
             raise ValueError(
-                f"parameter {one.name!r} is neither an option of train nor an argument of model "
+                f"parameter {name!r} is neither an option of train nor an argument of model "
                 f"{base.data.model!r}, which {words}" + (f"; {hint}" if hint else "")
             )
     for values in space.corners():
@@ -96,18 +98,17 @@ def sets_of_each_model(space: Space) -> Iterator[dict[str, Any]]:
             yield values
 
 
-def _check_option(one: Parameter) -> None:
-    option = OPTIONS[one.name]
-    if not one.choices and option.kind is not (float if one.type == "float" else int):
-        if option.kind is float:
-            raise ValueError(f"parameter {one.name!r}: type must be 'float', got {one.type!r}")
-        kind = "'int'" if option.kind is int else "'category'"
-        raise ValueError(f"parameter {one.name!r}: type must be {kind}, got {one.type!r}")
-    for value in one.choices or (one.low, one.high):
+def _check_option(name: str, one: BaseDistribution) -> None:
+    option, choices = OPTIONS[name], choices_of(one)
+    kind = int if isinstance(one, IntDistribution) else float
+    if not choices and option.kind is not kind:
+        wanted = {float: "'float'", int: "'int'"}.get(option.kind, "'category'")
+        raise ValueError(f"parameter {name!r}: type must be {wanted}, got {kind.__name__!r}")
+    for value in choices or (one.low, one.high):
         try:
             option.checked(value)
         except ValueError as error:
-            raise ValueError(f"parameter {one.name!r}: {error}") from None
+            raise ValueError(f"parameter {name!r}: {error}") from None
 
 
 def arguments_of(model: str) -> list[str] | bool:

@@ -16,8 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from .space import Parameter, Space
+from .space import Space
 
 BBOB = range(1, 25)
 REACH = 5.0  # BBOB's functions are searched from -5 to 5
@@ -69,11 +70,11 @@ def _suite(dimension: int):
 
 
 def cube(dimension: int, low: float, high: float) -> Space:
-    return Space(Parameter(f"x{i}", "float", low, high) for i in range(dimension))
+    return Space({f"x{i}": FloatDistribution(low, high) for i in range(dimension)})
 
 
 def branin() -> Problem:
-    space = Space([Parameter("a", "float", -5.0, 10.0), Parameter("b", "float", 0.0, 15.0)])
+    space = Space({"a": FloatDistribution(-5.0, 10.0), "b": FloatDistribution(0.0, 15.0)})
 
     def value(values: Mapping) -> float:
         a, b = values["a"], values["b"]
@@ -119,9 +120,9 @@ def mixed(instance: int = 1) -> Problem:
     there: `lowest` is that of function 15.
     """
     inner = bbob(15, instance, 10)
-    numbers = [Parameter(f"x{i}", "float", -REACH, REACH) for i in range(4)]
-    whole = [Parameter(f"n{i}", "int", 0, 10) for i in range(4)]
-    letters = [Parameter(f"c{i}", "category", choices=("a", "b", "c")) for i in range(4)]
+    numbers = {f"x{i}": FloatDistribution(-REACH, REACH) for i in range(4)}
+    whole = {f"n{i}": IntDistribution(0, 10) for i in range(4)}
+    letters = {f"c{i}": CategoricalDistribution(("a", "b", "c")) for i in range(4)}
 
     def value(values: Mapping) -> float:
         x = [values[f"x{i}"] for i in range(4)] + [values[f"n{i}"] - REACH for i in range(4)]
@@ -130,7 +131,7 @@ def mixed(instance: int = 1) -> Problem:
             x.append(-REACH + 2 * REACH * place / 8)
         return inner.value({f"x{i}": number for i, number in enumerate(x)})
 
-    return Problem("mixed 12", Space([*numbers, *whole, *letters]), value, inner.lowest)
+    return Problem("mixed 12", Space(numbers | whole | letters), value, inner.lowest)
 
 
 KINDS = ("bbob", "branin", "hartmann", "mixed")

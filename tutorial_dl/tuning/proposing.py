@@ -1,4 +1,11 @@
-"""`Proposing`: a sampler of ours under Optuna's interface; it sees trials as rows of numbers."""
+"""`Proposing`: a sampler of ours under Optuna's interface; it sees trials as rows of numbers.
+
+What has happened to a trial is an *event*, a row of float64 that leaders of groups exchange:
+
+    number, state, figure of merit, its epoch, set of values in the unit cube (columns)
+
+Lower figures are better in it, and NaN is none. The last event of a trial replaces the others.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +13,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from optuna.distributions import FloatDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import StudyDirection
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
-from .space import INACTIVE, Space
+from .space import Space
 
-PENDING = (TrialState.RUNNING,)
+GONE, BEGUN, COMPLETE, PRUNED, FAILED = range(-1, 4)  # states of an event
+STATES = {
+    TrialState.RUNNING: BEGUN, TrialState.COMPLETE: COMPLETE, TrialState.PRUNED: PRUNED,
+    TrialState.FAIL: FAILED,
+}  # fmt: skip
+HEAD = 4  # entries of an event before the set of values
+INTERRUPTED = "interrupted"  # the mark of a trial that was in training when its search ended
+
+
+def event_of(trial: FrozenTrial, space: Space, sign: float) -> np.ndarray:
+    """A trial of Optuna's as an event, (HEAD + columns,); `sign` is -1 if higher is better."""
+    state = GONE if trial.user_attrs.get(INTERRUPTED) else STATES[trial.state]
+    value = np.nan if trial.value is None or state == FAILED else sign * trial.value
+    epoch = max(trial.intermediate_values, default=-1)
+    return np.array([trial.number, state, value, epoch, *space.encode(trial.params)])
 
 
 @dataclass
@@ -24,6 +46,9 @@ class Seen:
     failed: which had none, (n,).
     pending: the sets that are in training, (m, columns).
     numbers: the finished trials' numbers, (n,).
+    tried: sets that were begun before this search, (k, columns); None: all.
+    place: which set of this search is chosen, from 0 on; no two leaders have the same one.
+    others: leaders that choose at this moment, from the same trials.
     """
 
     rows: np.ndarray
@@ -31,28 +56,59 @@ class Seen:
     failed: np.ndarray
     pending: np.ndarray
     numbers: list[int] = field(default_factory=list)
+    tried: np.ndarray | None = None
+    place: int = 0
+    others: int = 0
+
+    def __post_init__(self):
+        if self.tried is None:
+            self.tried = np.concatenate([self.rows, self.pending])
+
+
+class Results:
+    """The last event of each trial, by number, for sets of `columns` columns."""
+
+    def __init__(self, columns: int):
+        self.table = np.empty((0, HEAD + columns))
+        self.known = 0  # events that were learnt
+
+    def learn(self, events: np.ndarray) -> None:
+        """Note these events, (n, HEAD + columns), in their order."""
+        self.known += len(events)
+        numbers = events[:, 0].astype(int)
+        if (more := numbers.max(initial=-1) + 1 - len(self.table)) > 0:
+            new = np.full((max(more, len(self.table)), self.table.shape[1]), float(GONE))
+            self.table = np.concatenate([self.table, new])
+        self.table[numbers] = events
+
+    def seen(self, before: int | None = None, place: int = 0, others: int = 0) -> Seen:
+        """The trials; those with a number below `before` were begun before this search."""
+        table = self.table
+        begun = table[table[:, 1] >= BEGUN]
+        ended, pending = begun[begun[:, 1] > BEGUN], begun[begun[:, 1] == BEGUN]
+        values = ended[:, 2]
+        failed = ~np.isfinite(values)
+        worst = values[~failed].max() if not failed.all() else 0.0
+        tried = begun if before is None else begun[begun[:, 0] < before]
+        return Seen(
+            ended[:, HEAD:], np.where(failed, worst, values), failed, pending[:, HEAD:],
+            ended[:, 0].astype(int).tolist(), tried[:, HEAD:], place, others,
+        )  # fmt: skip
 
 
 class Proposing(BaseSampler):
-    """Base class; `propose` returns the next set of values.
-
-    Attributes:
-        others: Samplers that propose at this moment, from the same trials (suggester.py).
-    """
-
-    others = 0
+    """Base class; `propose` returns the next set of values."""
 
     def __init__(self, space: Space, seed: int | None = None):
         self.space, self.random = space, np.random.default_rng(seed)
-        self.distributions = space.distributions()
         self.other = RandomSampler(seed)
-        self._rows: dict[int, np.ndarray] = {}  # trial's number -> its row
+        self.results, self.ended = Results(space.columns), set()
         self.smooth = np.zeros(space.columns, bool)  # columns of real numbers
-        for one in space:
-            self.smooth[space.slices[one.name]] = one.type == "float"
+        for name, one in space:
+            self.smooth[space.slices[name]] = isinstance(one, FloatDistribution)
 
     def share(self, seed: int | None) -> None:
-        """Draw by this seed what all samplers of a search have in common."""
+        """Draw by this seed what the samplers of all leaders have in common."""
 
     def propose(self, seen: Seen) -> dict[str, Any]:
         raise NotImplementedError
@@ -60,96 +116,19 @@ class Proposing(BaseSampler):
     # Optuna's interface
 
     def infer_relative_search_space(self, study, trial) -> dict:
-        return self.distributions
+        return self.space.distributions
 
     def sample_relative(self, study, trial, search_space) -> dict[str, Any]:
-        return self.propose(self.seen(study, trial.number))
+        sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
+        for one in study.get_trials(deepcopy=False):
+            if one.params and one.number != trial.number and one.number not in self.ended:
+                self.results.learn(event_of(one, self.space, sign)[None])
+                if one.state.is_finished():
+                    self.ended.add(one.number)
+        return self.propose(self.results.seen())
 
     def sample_independent(self, study, trial, param_name, param_distribution):
         return self.other.sample_independent(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
         self.random = np.random.default_rng()
-
-    def seen(self, study, but: int | None = None) -> Seen:
-        """The trials of the study, without number `but`."""
-        sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
-        rows, values, pending, numbers = [], [], [], []
-        for trial in study.get_trials(deepcopy=False):
-            if trial.number == but or not trial.params or trial.user_attrs.get("interrupted"):
-                continue
-            if trial.number not in self._rows:
-                self._rows[trial.number] = self.space.encode(trial.params)
-            row = self._rows[trial.number]
-            if not trial.state.is_finished():
-                pending.append(row)
-                continue
-            rows.append(row)
-            numbers.append(trial.number)
-            values.append(sign * trial.value if trial.value is not None else np.nan)
-        values, columns = np.array(values, float), self.space.columns
-        failed = ~np.isfinite(values)
-        if len(values):
-            worst = values[~failed].max() if not failed.all() else 0.0
-            values = np.where(failed, worst, values)
-        return Seen(
-            np.array(rows).reshape(-1, columns), values, failed,
-            np.array(pending).reshape(-1, columns), numbers,
-        )  # fmt: skip
-
-    # Rows
-
-    def snapped(self, rows: np.ndarray) -> np.ndarray:
-        """The nearest rows of sets that can be had: whole numbers, one choice, conditions."""
-        rows = rows.copy()
-        decoded: dict[str, list] = {}
-        for one in self.space:
-            part = rows[:, self.space.slices[one.name]]
-            if one.choices:
-                chosen = part.argmax(1)
-                part[:] = 0
-                part[np.arange(len(part)), chosen] = 1
-                decoded[one.name] = [one.choices[c] for c in chosen]
-            elif one.type == "int":
-                values = [one.decode(row) for row in part]
-                for value, row in zip(values, part, strict=True):
-                    one.encode(value, row)
-                decoded[one.name] = values
-            if not one.when:
-                continue
-            absent = np.array(
-                [
-                    not one.exists(
-                        {n: decoded[n][i] for n in one.when if decoded[n][i] is not None}
-                    )
-                    for i in range(len(rows))
-                ]
-            )
-            part[absent] = 0.0 if one.choices else INACTIVE
-            if one.name in decoded:
-                decoded[one.name] = [
-                    None if gone else value
-                    for value, gone in zip(decoded[one.name], absent, strict=True)
-                ]
-        return rows
-
-    def neighbours(self, row: np.ndarray) -> np.ndarray:
-        """Rows that differ in one category, or in one whole number by one or by a tenth."""
-        found = []
-        for one in self.space:
-            part = self.space.slices[one.name]
-            if one.choices:
-                for choice in range(len(one.choices)):
-                    if not row[part][choice]:
-                        other = row.copy()
-                        other[part] = np.eye(len(one.choices))[choice]
-                        found.append(other)
-            elif one.type == "int":
-                now = one.decode(row[part])
-                far = max(1, (one.high - one.low) // 10)
-                for value in {now - far, now - 1, now + 1, now + far}:
-                    if one.low <= value <= one.high:
-                        other = row.copy()
-                        one.encode(value, other[part])
-                        found.append(other)
-        return np.array(found).reshape(-1, len(row))

@@ -1,18 +1,10 @@
-"""A search on the ranks of an MPI job: rank 0 coordinates, the others train in cells.
-
-Some ranks after rank 0 may choose sets of values (suggester.py).
-"""
+"""A search on the ranks of an MPI job: rank 0 coordinates, the others choose and train in cells."""
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from .. import data as datasets
 from ..config import RunConfig
@@ -22,6 +14,10 @@ from .space import Space
 DEADLINE = 3600.0
 LONGEST = 1e9  # seconds that a timer takes
 MANY = 32  # folds; more are checked before so many ranks are started
+GONE = {  # options of earlier versions, and what to write now
+    "suggesters": "each group chooses its own sets; leave it out, and start that many fewer ranks",
+    "sizes": "all groups have as many ranks; write groups, and a number of ranks that it divides",
+}
 
 
 @dataclass(frozen=True)
@@ -37,8 +33,6 @@ class Search:
         maximise: Whether higher is better; None: by the column's name.
         deadline: Seconds that one training may take.
         file: Where the study is kept; `resume`: go on with it.
-        sizes: Ranks per training of each group, if they differ; else `groups` says how many.
-        suggesters: Ranks that choose sets of values (N_SK); 0: rank 0 chooses.
 
     Raises:
         ValueError: In one line, if these do not fit together.
@@ -56,29 +50,11 @@ class Search:
     deadline: float = DEADLINE
     file: Path | None = None
     resume: bool = False
-    suggesters: int = 0
-    sizes: tuple[int, ...] | None = None
 
     def __post_init__(self):
-        if self.sizes is not None:
-            try:
-                object.__setattr__(self, "sizes", tuple(map(operator.index, self.sizes)))
-            except TypeError:
-                raise ValueError(
-                    f"sizes must be whole numbers, one for each group, got {self.sizes!r}"
-                ) from None
-            if not self.sizes or min(self.sizes) < 1:
-                raise ValueError(f"sizes must be at least 1 each, got {self.sizes}")
-            if self.groups not in (1, len(self.sizes)):
-                raise ValueError(
-                    f"sizes of {len(self.sizes)} groups, but groups {self.groups}: leave one out"
-                )
-            object.__setattr__(self, "groups", len(self.sizes))
         for name in ("trials", "groups", "folds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.suggesters < 0:
-            raise ValueError(f"suggesters must be at least 0, got {self.suggesters}")
         if not 0 < self.deadline <= LONGEST:
             raise ValueError(
                 f"deadline must be above 0 s and at most {LONGEST:g} s, got {self.deadline:g}"
@@ -94,45 +70,36 @@ class Search:
 
         return is_higher_better(self.merit) if self.maximise is None else self.maximise
 
-    @property
-    def alone(self) -> int:
-        """Ranks that do not train: the coordinator and the suggesters."""
-        return 1 + self.suggesters
-
-    def sizes_of(self, ranks: int | None, alone: int | None = None) -> list[int]:
-        """Ranks of each cell, of `ranks` in all, or of as many as it needs (None); `alone` of them
-        do not train."""
+    def ranks_each(self, ranks: int | None) -> int:
+        """Ranks of each cell, of `ranks` in all, or of as many as it needs (None)."""
         from ..training.setup import ranks_of
 
-        alone = self.alone if alone is None else alone
-        others = " + ".join(["1", *[f"{self.suggesters} suggesters"] * bool(self.suggesters)])
-        if self.sizes is not None:
-            found = [size for size in self.sizes for _ in range(self.folds)]
-            if ranks not in (None, alone + sum(found)):
-                raise ValueError(
-                    f"a search needs {others} + {self.folds} folds x groups of "
-                    f"{' + '.join(map(str, self.sizes))} ranks: {alone + sum(found)} ranks, got "
-                    f"{ranks}"
-                )
-            return found
         if ranks is None:
-            return [ranks_of(self.base) or 1] * self.cells
-        each, rest = divmod(max(0, ranks - alone), self.cells)
+            return ranks_of(self.base) or 1
+        each, rest = divmod(max(0, ranks - 1), self.cells)
         if rest or each < 1:
-            near = [alone + self.cells * number for number in (max(1, each), each + 1)]
+            near = [1 + self.cells * number for number in (max(1, each), each + 1)]
             raise ValueError(
-                f"a search needs {others} + {self.groups} groups x {self.folds} folds x ranks per "
+                f"a search needs 1 + {self.groups} groups x {self.folds} folds x ranks per "
                 f"training: {' or '.join(map(str, dict.fromkeys(near)))} ranks, got {ranks}"
             )
-        return [each] * self.cells
+        return each
 
-    def members(self, sizes: list[int], first: int) -> list[list[int]]:
+    def members(self, each: int, first: int) -> list[list[int]]:
         """The ranks of each cell, from rank `first` on."""
-        ends = np.cumsum([first, *sizes])
-        return [list(range(a, b)) for a, b in itertools.pairwise(map(int, ends))]
+        return [
+            list(range(first + cell * each, first + (cell + 1) * each))
+            for cell in range(self.cells)
+        ]
 
-    def check(self, sizes: list[int]) -> None:
-        """Check everything that can be checked before ranks are started, with cells of `sizes`.
+    def leader(self, cell: int):
+        """What chooses sets of values on a rank of this cell."""
+        from .leader import Leader
+
+        return Leader(self.space, self.sampler, self.base.data.seed, cell)
+
+    def check(self, each: int) -> None:
+        """Check everything that can be checked before ranks are started, with `each` in a cell.
 
         What needs the data or the model is checked by the cells (`Cell.check`).
         """
@@ -142,17 +109,10 @@ class Search:
         if self.folds > MANY and self.base.data.data in datasets.NAMES:
             folds.check(datasets.load(self.base.data.data), self.folds)
         samplers.check(self.sampler)
-        samplers.check_suggesters(self.sampler, self.suggesters)
         if self.sampler == "grid":
             samplers.check_grid(self.space, self.trials)
         study.check_pruner(self.pruner)
-        for size in sorted(set(sizes)):
-            try:
-                options.check(self.space, self.base, size)
-            except ValueError as error:
-                if self.sizes is None:
-                    raise
-                raise ValueError(f"in groups of size {size}: {error}") from None
+        options.check(self.space, self.base, each)
         if self.file is not None and self.file.exists() and not self.resume:
             raise ValueError(
                 f"study {self.file} exists; resume it (--resume), or choose another file"
@@ -169,16 +129,6 @@ class Search:
             resume=self.resume, about=about | {"merit": self.merit, "folds": self.folds},
         )  # fmt: skip
 
-    def study_of(self, suggester: int, after: int):
-        """An empty study in memory, with a seed of its own, for a suggester that begins `after` so
-        many trials."""
-        from .study import Study
-
-        return Study(
-            self.space, self.sampler, self.trials, maximise=self.higher,
-            seed=self.base.data.seed, stream=suggester, after=after,
-        )  # fmt: skip
-
 
 def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda text, row: None):
     """Search on the ranks of `team`. Collective; returns (study, outcome) on rank 0, else None.
@@ -190,10 +140,8 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
     from .coordinator import Coordinator, Refused
     from .lifelines import connected
     from .mpi_port import MpiPort
-    from .suggester import Suggester, serve
 
-    members = search.members(sizes := search.sizes_of(team.size), search.alone)
-    members += [[rank] for rank in range(1, search.alone)]
+    members = search.members(each := search.ranks_each(team.size), 1)
     study = None
     if team.rank == 0:
         study = search.study()  # an error here ends all ranks before they split
@@ -202,17 +150,15 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
     mine = next((i for i, ranks in enumerate(members) if team.rank in ranks), len(members))
     part = team.split(mine)
     if team.rank:
-        link = MpiLink(team, comm, line)
-        if team.rank < search.alone:
-            serve(Suggester(partial(search.study_of, team.rank)), link)
-            return None
-        Cell(link, part, search.space, search.base, search.folds, search.merit).serve()
+        Cell(
+            MpiLink(team, comm, line), part, search.space, search.base, search.folds, search.merit,
+            search.leader(mine),
+        ).serve()  # fmt: skip
         return None
     port = MpiPort(team, comm, members, line)
     coordinator = Coordinator(
-        study, port, search.cells, search.folds, search.deadline, tell,
-        suggesters=search.suggesters, sizes=sizes,
-    )  # fmt: skip
+        study, port, search.cells, search.folds, search.deadline, tell, ranks=each
+    )
     try:
         outcome = coordinator.run()
         port.mail.flush(5.0)

@@ -12,16 +12,17 @@ from __future__ import annotations
 import math
 import warnings
 
+import numpy as np
 from optuna import samplers as optunas
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 
 from .proposing import Proposing, Seen
-from .space import Space, nearest
+from .space import Space, grid_of, nearest
 
 NAMES = ("random", "grid", "tpe", "bayesian", "evolutionary", "cmaes")
 GRID_POINTS = 5  # values per number on a grid
-FURTHER = 7919  # between the seeds of streams; studies that go on count by thousands
+FURTHER = 7919  # between the seeds of leaders; studies that go on count by thousands
 LARGEST_GRID = 100_000  # sets
 
 
@@ -31,20 +32,21 @@ class Grid(Proposing):
     def __init__(self, space: Space, seed: int | None = None, points: int = GRID_POINTS):
         super().__init__(space, seed)
         self.sets = space.grid(points)
-        self.order = [int(i) for i in self.random.permutation(len(self.sets))]
+        self.share(seed)
+
+    def share(self, seed: int | None) -> None:
+        self.order = np.random.default_rng(seed).permutation(len(self.sets))
 
     def propose(self, seen: Seen) -> dict:
-        """The first set that no trial has had; when all have been had, the first one again."""
-        taken = {tuple(row) for rows in (seen.rows, seen.pending) for row in rows}
-        for i in self.order:
-            if tuple(self.space.encode(self.sets[i])) not in taken:
-                return self.sets[i]
-        return self.sets[self.order[0]]
+        """Of the sets that were not tried before this search, the one at `place`."""
+        tried = {tuple(row) for row in seen.tried}
+        left = [i for i in self.order if tuple(self.space.encode(self.sets[i])) not in tried]
+        return self.sets[(left or self.order)[seen.place % len(left or self.order)]]
 
 
 def check_grid(space: Space, trials: int) -> None:
     """Raise ValueError if a grid of the space has fewer sets than there are trials, or too many."""
-    most = math.prod(len(one.grid(GRID_POINTS)) for one in space)
+    most = math.prod(len(grid_of(one, GRID_POINTS)) for _, one in space)
     if most > LARGEST_GRID:
         raise ValueError(
             f"a grid of this space may have {most:,} sets, more than {LARGEST_GRID:,}: use another "
@@ -62,22 +64,13 @@ def check(name: str) -> None:
 
 
 def of_stream(
-    name: str, space: Space, seed: int | None, stream: int = 0, begun: int = 0
+    name: str, space: Space, seed: int | None, leader: int = 0, begun: int = 0
 ) -> BaseSampler:
-    """The sampler for one of several studies of a search, after so many trials."""
-    sampler = get(name, space, None if seed is None else seed + FURTHER * stream + 1000 * begun)
+    """The sampler of one of a search's leaders, after this number of trials."""
+    sampler = get(name, space, None if seed is None else seed + FURTHER * leader + 1000 * begun)
     if isinstance(sampler, Proposing):
         sampler.share(seed)
     return sampler
-
-
-def check_suggesters(name: str, suggesters: int) -> None:
-    """Raise ValueError if ranks that choose sets of values have nothing to compute."""
-    if suggesters and name in ("random", "grid"):
-        raise ValueError(
-            f"sampler {name} does not look at results, so no rank is needed for it: leave out "
-            "--suggesters"
-        )
 
 
 def get(name: str, space: Space, seed: int | None = None) -> BaseSampler:

@@ -1,4 +1,4 @@
-"""What a search may change: `Space`, read from TOML, and what is wrong with it, in one line.
+"""What a search may change: `Space`, Optuna's distributions with conditions, read from TOML.
 
     [learning_rate]               # an option of `train`, or an argument of the model's function
     type = "float"                # or "int", or "category" with choices = [...]
@@ -21,186 +21,78 @@ import difflib
 import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
 from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 
-KINDS = ("float", "int", "category")
+KINDS = {"float": FloatDistribution, "int": IntDistribution, "category": CategoricalDistribution}
+ENTRIES = ("type", "low", "high", "log", "choices", "when")
 INACTIVE = 0.5  # the column of a number that has no value
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of a search.
-
-    Args:
-        name: An option of `train`, or an argument of the model's function.
-        type: "float", "int" or "category".
-        low, high: The range of a number, both included.
-        log: Whether a factor counts alike everywhere in the range; low must be above 0 then.
-        choices: The values of a category: numbers, texts or booleans.
-        when: Names of other parameters, with the value or values for which this one exists.
-
-    Raises:
-        ValueError: If these do not describe a parameter.
-    """
-
-    name: str
-    type: str
-    low: float | None = None
-    high: float | None = None
-    log: bool = False
-    choices: tuple = ()
-    when: Mapping[str, tuple] = field(default_factory=dict)
-
-    def __post_init__(self):
-        say = f"parameter {self.name!r}: "
-        if self.type not in KINDS:
-            raise ValueError(f"{say}type must be {_one_of(KINDS)}, got {self.type!r}")
-        if not isinstance(self.log, bool):
-            raise ValueError(f"{say}log must be true or false, got {self.log!r}")
-        if not isinstance(self.when, Mapping):
-            raise ValueError(f"{say}when must be a table like {{strategy = 'downpour'}}")
-        lists = {n: v if isinstance(v, list | tuple) else [v] for n, v in self.when.items()}
-        object.__setattr__(self, "when", {name: tuple(values) for name, values in lists.items()})
-        if self.type == "category":
-            self._check_category(say)
-        else:
-            self._check_range(say)
-
-    def _check_category(self, say: str) -> None:
-        if not isinstance(self.choices, list | tuple):
-            raise ValueError(f"{say}choices must be a list, got {self.choices!r}")
-        object.__setattr__(self, "choices", tuple(self.choices))
-        if not all(isinstance(choice, int | float | str) for choice in self.choices):
-            raise ValueError(f"{say}choices must be numbers, texts or booleans")
-        if len(self.choices) < 2 or len(set(self.choices)) < len(self.choices):
-            raise ValueError(
-                f"{say}choices must be at least 2 different values (1, 1.0 and true are equal)"
-            )
-        if self.low is not None or self.high is not None or self.log:
-            raise ValueError(f"{say}a category has choices, and neither low, high nor log")
-
-    def _check_range(self, say: str) -> None:
-        if self.choices:
-            raise ValueError(f"{say}choices need type = 'category', got {self.type!r}")
-        for which in ("low", "high"):
-            value, whole = getattr(self, which), self.type == "int"
-            good = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-            if not good or not math.isfinite(value):
-                kind = "a whole number" if whole else "a number"
-                raise ValueError(f"{say}{which} must be {kind}, got {value!r}")
-        if not self.low < self.high:
-            raise ValueError(f"{say}low must be below high, got {self.low:g} and {self.high:g}")
-        if self.log and self.low <= 0:
-            raise ValueError(f"{say}with log, low must be above 0, got {self.low:g}")
-
-    @property
-    def columns(self) -> int:
-        return len(self.choices) or 1
-
-    def exists(self, values: Mapping[str, Any]) -> bool:
-        """Whether its condition holds, given the values of the parameters before it."""
-        return all(
-            name in values and _same(values[name], those) for name, those in self.when.items()
-        )
-
-    def encode(self, value: Any, row: np.ndarray) -> None:
-        """Write a value to its columns of a row."""
-        if self.choices:
-            row[:] = 0
-            row[_place(value, self.choices)] = 1
-        elif self.type == "int":
-            a, b = self._edges()
-            row[0] = (self._scale(value) - a) / (b - a)
-        else:
-            a, b = self._scale(self.low), self._scale(self.high)
-            row[0] = (self._scale(value) - a) / (b - a)
-
-    def decode(self, row: np.ndarray) -> Any:
-        """The value at its columns of a row."""
-        if self.choices:
-            return self.choices[int(np.argmax(row))]
-        unit = float(min(1.0, max(0.0, row[0])))
-        if self.type == "int":
-            a, b = self._edges()
-            return int(min(self.high, max(self.low, round(self._value(a + unit * (b - a))))))
-        a, b = self._scale(self.low), self._scale(self.high)
-        return float(min(self.high, max(self.low, self._value(a + unit * (b - a)))))
-
-    def grid(self, points: int) -> list:
-        """All choices, or at most `points` values that lie evenly over the range."""
-        if self.choices:
-            return list(self.choices)
-        if self.type == "int" and not self.log and self.high - self.low < points:
-            return list(range(self.low, self.high + 1))
-        a, b = self._scale(self.low), self._scale(self.high)
-        values = [self._value(a + (b - a) * i / max(1, points - 1)) for i in range(points)]
-        values = [min(self.high, max(self.low, value)) for value in values]
-        return list(dict.fromkeys(map(round, values) if self.type == "int" else map(float, values)))
-
-    def distribution(self):
-        """The parameter as Optuna describes it."""
-        from optuna import distributions
-
-        if self.choices:
-            return distributions.CategoricalDistribution(self.choices)
-        kind = distributions.IntDistribution
-        if self.type == "float":
-            kind = distributions.FloatDistribution
-        return kind(self.low, self.high, log=self.log)
-
-    def _edges(self) -> tuple[float, float]:
-        """Half a step beyond the range, so that all whole numbers have a part of the interval."""
-        return self._scale(self.low - 0.5), self._scale(self.high + 0.5)
-
-    def _scale(self, value: float) -> float:
-        return math.log(value) if self.log else float(value)
-
-    def _value(self, scaled: float) -> float:
-        return math.exp(scaled) if self.log else scaled
 
 
 class Space:
     """The parameters of a search, in an order in which conditions name only earlier ones.
+
+    Args:
+        distributions: Optuna's distribution of each parameter, by name.
+        when: For a parameter with conditions: names of others, with the values for which it exists.
+
+    Raises:
+        ValueError: In one line, if a condition never holds, or there is no parameter.
 
     >>> space = Space.of({"x": {"type": "float", "low": 0.0, "high": 2.0}})
     >>> space.decode(space.encode({"x": 0.5}))
     {'x': 0.5}
     """
 
-    def __init__(self, parameters: Iterable[Parameter]):
-        found = {each.name: each for each in parameters}
-        if not found:
+    def __init__(
+        self,
+        distributions: Mapping[str, BaseDistribution],
+        when: Mapping[str, Mapping[str, tuple]] | None = None,
+    ):
+        if not distributions:
             raise ValueError("a space must have at least one parameter")
-        for each in found.values():
-            _check_condition(each, found)
-        self.parameters = _in_order(found)
-        edges = np.cumsum([0, *(each.columns for each in self.parameters)])
+        self.when = {name: dict(of) for name, of in (when or {}).items() if of}
+        for name, condition in self.when.items():
+            _check_condition(name, condition, distributions)
+        self.distributions = _in_order(dict(distributions), self.when)
+        ends = np.cumsum([0, *map(columns_of, self.distributions.values())])
         self.slices = {
-            each.name: slice(int(a), int(b))
-            for each, a, b in zip(self.parameters, edges, edges[1:], strict=False)
+            name: slice(int(a), int(b))
+            for name, a, b in zip(self.distributions, ends, ends[1:], strict=False)
         }
-        self.columns = int(edges[-1])
+        self.columns = int(ends[-1])
 
     @classmethod
-    def of(cls, tables: Mapping[str, Mapping[str, Any]]) -> Space:
-        """The space that these tables describe, one per parameter; ValueError in one line."""
-        known, made = [one.name for one in fields(Parameter)][1:], []
+    def of(cls, tables: Mapping[str, Mapping[str, Any] | BaseDistribution]) -> Space:
+        """The space that these tables, or Optuna's distributions, describe, one per parameter.
+
+        Raises ValueError in one line.
+        """
+        made, when = {}, {}
         for name, table in tables.items():
-            if not isinstance(table, Mapping):
-                raise ValueError(f"{name!r} must be a table: [{name}]")
-            for key in table:
-                if key not in known:
-                    hint = nearest(key, known) or f"choose one of {', '.join(known)}"
-                    raise ValueError(f"parameter {name!r}: unknown entry {key!r}; {hint}")
-            if "type" not in table:
-                raise ValueError(f"parameter {name!r} needs a type: {_one_of(KINDS)}")
-            made.append(Parameter(name, **table))
-        return cls(made)
+            if isinstance(table, BaseDistribution):
+                made[name] = table
+                continue
+            made[name] = _distribution(name, table)
+            conditions = table.get("when", {})
+            if not isinstance(conditions, Mapping):
+                raise ValueError(
+                    f"parameter {name!r}: when must be a table like {{strategy = 'downpour'}}"
+                )
+            when[name] = {
+                other: tuple(values) if isinstance(values, list | tuple) else (values,)
+                for other, values in conditions.items()
+            }
+        return cls(made, when)
 
     @classmethod
     def read(cls, path: Path | str) -> Space:
@@ -213,46 +105,101 @@ class Space:
 
     @property
     def names(self) -> list[str]:
-        return list(self.slices)
+        return list(self.distributions)
 
-    def __iter__(self) -> Iterator[Parameter]:
-        return iter(self.parameters)
+    def __iter__(self) -> Iterator[tuple[str, BaseDistribution]]:
+        return iter(self.distributions.items())
 
-    def distributions(self) -> dict:
-        """Optuna's distributions by name, of parameters with and without a condition."""
-        return {each.name: each.distribution() for each in self}
+    def exists(self, name: str, values: Mapping[str, Any]) -> bool:
+        """Whether a parameter's condition holds, given the values of the parameters before it."""
+        return all(
+            other in values and _place(values[other], those) is not None
+            for other, those in self.when.get(name, {}).items()
+        )
+
+    # Rows of the unit cube
 
     def encode(self, values: Mapping[str, Any]) -> np.ndarray:
         """A set of values as a row of the unit cube, (columns,) float64."""
         row = np.full(self.columns, INACTIVE)
-        for each in self:
-            part = row[self.slices[each.name]]
-            if each.name in values:
-                each.encode(values[each.name], part)
-            elif each.choices:
+        for name, one in self:
+            part = row[self.slices[name]]
+            if choices := choices_of(one):
                 part[:] = 0
+                if name in values:
+                    if (place := _place(values[name], choices)) is None:
+                        raise ValueError(f"{values[name]!r} is none of the choices {choices}")
+                    part[place] = 1
+            elif name in values:
+                part[0] = to_unit(one, values[name])
         return row
 
     def decode(self, row: np.ndarray) -> dict[str, Any]:
         """The values at a point of the unit cube: those that exist there."""
         values: dict[str, Any] = {}
-        for each in self:
-            if each.exists(values):
-                values[each.name] = each.decode(row[self.slices[each.name]])
+        for name, one in self:
+            if self.exists(name, values):
+                part = row[self.slices[name]]
+                choices = choices_of(one)
+                values[name] = choices[int(np.argmax(part))] if choices else of_unit(one, part[0])
         return values
+
+    def snapped(self, rows: np.ndarray) -> np.ndarray:
+        """The nearest rows of sets that can be had: whole numbers, one choice, conditions."""
+        rows = rows.copy()
+        found: dict[str, np.ndarray] = {}  # of parameters that conditions may name
+        there: dict[str, np.ndarray] = {}  # whether a parameter exists, (rows,)
+        for name, one in self:
+            part = rows[:, self.slices[name]]
+            there[name] = np.ones(len(rows), bool)
+            for other, those in self.when.get(name, {}).items():
+                choices = choices_of(self.distributions[other])
+                wanted = [_place(value, choices) for value in those] if choices else those
+                there[name] &= there[other] & np.isin(found[other], wanted)
+            if choices_of(one):
+                found[name] = part.argmax(1)
+                part[:] = np.eye(part.shape[1])[found[name]]
+                part[~there[name]] = 0.0
+                continue
+            if isinstance(one, IntDistribution):
+                found[name] = numbers_of(one, part[:, 0])
+                part[:, 0] = to_unit(one, found[name])
+            part[~there[name]] = INACTIVE
+        return rows
+
+    def neighbours(self, row: np.ndarray) -> np.ndarray:
+        """Rows that differ in one category, or in one whole number by one or by a tenth."""
+        found = []
+        for name, one in self:
+            part = self.slices[name]
+            if choices := choices_of(one):
+                ways = [np.eye(len(choices))[i] for i in range(len(choices)) if not row[part][i]]
+            elif isinstance(one, IntDistribution):
+                now, far = of_unit(one, row[part][0]), max(1, (one.high - one.low) // 10)
+                others = {now - far, now - 1, now + 1, now + far}
+                ways = [to_unit(one, value) for value in others if one.low <= value <= one.high]
+            else:
+                continue
+            for way in ways:
+                other = row.copy()
+                other[part] = way
+                found.append(other)
+        return np.array(found).reshape(-1, len(row))
+
+    # Sets of values
 
     def random(self, random: np.random.Generator) -> dict[str, Any]:
         """A set of values, each drawn evenly over its range."""
         return self.decode(random.random(self.columns))
 
     def grid(self, points: int) -> list[dict[str, Any]]:
-        """All combinations of `Parameter.grid(points)`, each once."""
+        """All combinations of `grid_of(distribution, points)`, each once."""
         found: list[dict[str, Any]] = [{}]
-        for each in self:
+        for name, one in self:
             found = [
-                values | {each.name: value} if each.exists(values) else values
+                values | {name: value} if self.exists(name, values) else values
                 for values in found
-                for value in (each.grid(points) if each.exists(values) else [None])
+                for value in (grid_of(one, points) if self.exists(name, values) else [None])
             ]
         return found
 
@@ -262,36 +209,88 @@ class Space:
         All combinations of categories, with all numbers low and all high. Where these are more than
         `most`, the first ones, and others that have each choice at least once.
         """
-        categories = [each for each in self if each.choices]
-        lists = [each.choices for each in categories]
-        combinations: Iterable[tuple] = islice(product(*lists), most // 2)
-        if math.prod(map(len, lists)) > most // 2:
-            longest = max(map(len, lists))
-            others = [tuple(one[i % len(one)] for one in lists) for i in range(longest)]
+        lists = {name: choices_of(one) for name, one in self if choices_of(one)}
+        combinations: Iterable[tuple] = islice(product(*lists.values()), most // 2)
+        if math.prod(map(len, lists.values())) > most // 2:
+            longest = max(map(len, lists.values()))
+            others = [tuple(one[i % len(one)] for one in lists.values()) for i in range(longest)]
             combinations = chain(combinations, others)
         for chosen in combinations:
-            picked = dict(zip((each.name for each in categories), chosen, strict=True))
+            picked = dict(zip(lists, chosen, strict=True))
             for end in ("low", "high"):
                 values: dict[str, Any] = {}
-                for each in self:
-                    if each.exists(values):
-                        values[each.name] = (
-                            picked[each.name] if each.choices else getattr(each, end)
-                        )
+                for name, one in self:
+                    if self.exists(name, values):
+                        values[name] = picked[name] if name in picked else getattr(one, end)
                 yield values
 
     def suggest(self, trial) -> dict[str, Any]:
         """Ask Optuna's trial for the values that exist, in order."""
         values: dict[str, Any] = {}
-        for each in self:
-            if not each.exists(values):
+        for name, one in self:
+            if not self.exists(name, values):
                 continue
-            if each.choices:
-                values[each.name] = trial.suggest_categorical(each.name, each.choices)
+            if choices := choices_of(one):
+                values[name] = trial.suggest_categorical(name, choices)
             else:
-                suggest = trial.suggest_int if each.type == "int" else trial.suggest_float
-                values[each.name] = suggest(each.name, each.low, each.high, log=each.log)
+                whole = isinstance(one, IntDistribution)
+                suggest = trial.suggest_int if whole else trial.suggest_float
+                values[name] = suggest(name, one.low, one.high, log=one.log)
         return values
+
+
+# One distribution
+
+
+def choices_of(one: BaseDistribution) -> tuple:
+    """The choices of a category; empty for a number."""
+    return one.choices if isinstance(one, CategoricalDistribution) else ()
+
+
+def columns_of(one: BaseDistribution) -> int:
+    """How many columns of a row belong to it."""
+    return len(choices_of(one)) or 1
+
+
+def _scaled_ends(one: BaseDistribution) -> tuple[float, float]:
+    """The ends of the scaled range. That of whole numbers reaches half a step beyond them, so that
+    each has a part of the interval."""
+    half = 0.5 if isinstance(one, IntDistribution) else 0.0
+    a, b = one.low - half, one.high + half
+    return (math.log(a), math.log(b)) if one.log else (float(a), float(b))
+
+
+def to_unit(one: BaseDistribution, value):
+    """Where a number, or each of an array of numbers, lies in the unit interval."""
+    a, b = _scaled_ends(one)
+    return ((np.log(value) if one.log else value) - a) / (b - a)
+
+
+def numbers_of(one: BaseDistribution, unit):
+    """The numbers at points of the unit interval, an array or one."""
+    a, b = _scaled_ends(one)
+    scaled = a + np.clip(unit, 0.0, 1.0) * (b - a)
+    value = np.exp(scaled) if one.log else scaled
+    return np.clip(np.rint(value) if isinstance(one, IntDistribution) else value, one.low, one.high)
+
+
+def of_unit(one: BaseDistribution, unit: float) -> int | float:
+    """The number at a point of the unit interval, as Python has it."""
+    return (int if isinstance(one, IntDistribution) else float)(numbers_of(one, float(unit)))
+
+
+def grid_of(one: BaseDistribution, points: int) -> list:
+    """All choices, or at most `points` values that lie evenly over the range."""
+    if choices := choices_of(one):
+        return list(choices)
+    whole = isinstance(one, IntDistribution)
+    if whole and not one.log and one.high - one.low < points:
+        return list(range(one.low, one.high + 1))
+    a, b = (math.log(one.low), math.log(one.high)) if one.log else (one.low, one.high)
+    values = [a + (b - a) * i / max(1, points - 1) for i in range(points)]
+    values = [math.exp(value) for value in values] if one.log else values
+    values = [min(one.high, max(one.low, value)) for value in values]
+    return list(dict.fromkeys(map(round if whole else float, values)))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -300,51 +299,93 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else ""
 
 
-def _same(value: Any, those: tuple) -> bool:
-    return any(type(value) is type(one) and value == one for one in those)
-
-
-def _place(value: Any, choices: tuple) -> int:
+def _place(value: Any, choices: tuple) -> int | None:
+    """Where a value is among these; True, 1 and 1.0 are different."""
     for place, one in enumerate(choices):
         if type(value) is type(one) and value == one:
             return place
-    raise ValueError(f"{value!r} is none of the choices {choices}")
+    return None
 
 
-def _one_of(names: Iterable[str]) -> str:
-    return "one of " + ", ".join(names)
+# From the user's words
 
 
-def _check_condition(one: Parameter, found: dict[str, Parameter]) -> None:
-    for name, values in one.when.items():
-        if name not in found or name == one.name:
-            hint = nearest(name, found.keys() - {one.name}) or "name another parameter of the space"
-            raise ValueError(f"parameter {one.name!r}: when names {name!r}; {hint}")
-        of = found[name]
+def _distribution(name: str, table: Any) -> BaseDistribution:
+    """What a table describes; ValueError in one line."""
+    say, kinds = f"parameter {name!r}: ", f"one of {', '.join(KINDS)}"
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{name!r} must be a table: [{name}]")
+    for key in table:
+        if key not in ENTRIES:
+            hint = nearest(key, ENTRIES) or f"choose one of {', '.join(ENTRIES)}"
+            raise ValueError(f"parameter {name!r}: unknown entry {key!r}; {hint}")
+    if "type" not in table:
+        raise ValueError(f"parameter {name!r} needs a type: {kinds}")
+    kind, log, choices = table["type"], table.get("log", False), table.get("choices", ())
+    if kind not in KINDS:
+        raise ValueError(f"{say}type must be {kinds}, got {kind!r}")
+    if not isinstance(log, bool):
+        raise ValueError(f"{say}log must be true or false, got {log!r}")
+    if kind == "category":
+        if not isinstance(choices, list | tuple):
+            raise ValueError(f"{say}choices must be a list, got {choices!r}")
+        if not all(isinstance(choice, int | float | str) for choice in choices):
+            raise ValueError(f"{say}choices must be numbers, texts or booleans")
+        if len(choices) < 2 or len(set(choices)) < len(choices):
+            raise ValueError(
+                f"{say}choices must be at least 2 different values (1, 1.0 and true are equal)"
+            )
+        if "low" in table or "high" in table or log:
+            raise ValueError(f"{say}a category has choices, and neither low, high nor log")
+        return CategoricalDistribution(choices)
+    if choices:
+        raise ValueError(f"{say}choices need type = 'category', got {kind!r}")
+    for which in ("low", "high"):
+        value, takes = table.get(which), int if kind == "int" else int | float
+        if not isinstance(value, takes) or isinstance(value, bool) or not math.isfinite(value):
+            what = "a whole number" if kind == "int" else "a number"
+            raise ValueError(f"{say}{which} must be {what}, got {value!r}")
+    low, high = table["low"], table["high"]
+    if not low < high:
+        raise ValueError(f"{say}low must be below high, got {low:g} and {high:g}")
+    if log and low <= 0:
+        raise ValueError(f"{say}with log, low must be above 0, got {low:g}")
+    return KINDS[kind](low, high, log=log)
+
+
+def _check_condition(
+    name: str, condition: Mapping[str, tuple], known: Mapping[str, BaseDistribution]
+) -> None:
+    for other, values in condition.items():
+        if other not in known or other == name:
+            hint = nearest(other, known.keys() - {name}) or "name another parameter of the space"
+            raise ValueError(f"parameter {name!r}: when names {other!r}; {hint}")
+        of, have = known[other], "a category or an int, which can be compared"
+        if choices := choices_of(of):
+            have = f"one of {', '.join(map(repr, choices))}"
+        elif isinstance(of, IntDistribution):
+            have = "in its range"
         for value in values:
-            in_range = not of.choices and not isinstance(value, bool | str)
-            in_range = in_range and of.type == "int" and of.low <= value <= of.high
-            if not (_same(value, of.choices) or in_range):
-                have = (
-                    f"one of {', '.join(map(repr, of.choices))}" if of.choices else "in its range"
-                )
-                if of.type == "float":
-                    have = "a category or an int, which can be compared"
+            whole = isinstance(of, IntDistribution) and type(value) is int
+            if _place(value, choices) is None and not (whole and of.low <= value <= of.high):
                 raise ValueError(
-                    f"parameter {one.name!r}: when {name} = {value!r} never holds; it must be "
-                    f"{have}"
+                    f"parameter {name!r}: when {other} = {value!r} never holds; it must be {have}"
                 )
 
 
-def _in_order(found: dict[str, Parameter]) -> list[Parameter]:
+def _in_order(
+    found: dict[str, BaseDistribution], when: Mapping[str, Mapping[str, tuple]]
+) -> dict[str, BaseDistribution]:
     """The parameters, each after those that its condition names."""
-    ordered: dict[str, Parameter] = {}
+    ordered: dict[str, BaseDistribution] = {}
     while len(ordered) < len(found):
-        ready = [
-            p for n, p in found.items() if n not in ordered and p.when.keys() <= ordered.keys()
-        ]
+        ready = {
+            name: one
+            for name, one in found.items()
+            if name not in ordered and when.get(name, {}).keys() <= ordered.keys()
+        }
         if not ready:
             rest = ", ".join(repr(name) for name in found if name not in ordered)
             raise ValueError(f"the conditions of {rest} depend on each other in a circle")
-        ordered |= {each.name: each for each in ready}
-    return list(ordered.values())
+        ordered |= ready
+    return ordered

@@ -8,6 +8,8 @@ of values is tried again.
 
 from __future__ import annotations
 
+import ast
+import base64
 import fcntl
 import json
 import os
@@ -19,16 +21,17 @@ from typing import Any
 
 import numpy as np
 import optuna
+from optuna.distributions import distribution_to_json
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from . import samplers
+from .proposing import HEAD, INTERRUPTED, event_of
 from .space import Space, nearest
 
 PRUNERS = ("none", "median", "successive_halving", "hyperband")
 NAME = "search"
-INTERRUPTED = "interrupted"  # the mark of a trial that was in training when its search ended
 
 
 class Held:
@@ -65,6 +68,8 @@ class Study:
     Attributes:
         best: The best complete trial so far; None if there is none.
         resumed: Trials that had ended in an earlier process.
+        before: Trials that were begun in an earlier process, with those to be tried again.
+        again: How many sets of values are queued to be tried again.
 
     Args:
         space: What is searched.
@@ -76,8 +81,6 @@ class Study:
         file: Where trials are kept; None: in memory.
         resume: Go on with the study in the file, if there is one.
         seed: Of its random numbers; a study that goes on does not draw its first sets again.
-        stream: Which of several studies of one search this is, each with random numbers of its own.
-        after: How many trials the search had before this study.
         about: What must be the same in a resumed study, by name: values that JSON can hold.
 
     Raises:
@@ -94,8 +97,6 @@ class Study:
         pruner: str = "none",
         epochs: int = 1,
         seed: int | None = None,
-        stream: int = 0,
-        after: int = 0,
         file: Path | None = None,
         resume: bool = False,
         about: Mapping[str, Any] | None = None,
@@ -105,7 +106,7 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.space, self.trials, self.maximise, self.lock = space, trials, maximise, None
         self.made = Path(file) if file is not None and not Path(file).exists() else None
-        about = dict(about or {}) | {"space": repr(space.parameters), "maximise": maximise}
+        about = dict(about or {}) | {"space": described(space), "maximise": maximise}
         about = json.loads(json.dumps(about))
         samplers.check(sampler)
         storage = None if file is None else self._open(Path(file), resume)
@@ -122,12 +123,18 @@ class Study:
                 raise
             self.close()
             raise ValueError(f"{file} is not a study: {error}") from None
-        begun = len(self.optuna.get_trials(deepcopy=False)) + after
-        self.optuna.sampler = samplers.of_stream(sampler, space, seed, stream, begun)
+        begun = self.optuna.get_trials(deepcopy=False)
+        self.optuna.sampler = samplers.of_stream(sampler, space, seed, 0, len(begun))
         self._check_same(file, about)
-        self.resumed = len(self.finished)
-        self.best = reduce(self._better, self.finished, None)
-        self._try_again()
+        finished = self.finished
+        self.resumed = len(finished)
+        self.best = reduce(self._better, finished, None)
+        self._log = bytearray()
+        for trial in finished:
+            self._note(trial)
+        self.again = sum(trial.state == TrialState.WAITING for trial in begun)
+        self._try_again(begun)
+        self.before = self.begun = len(self.optuna.get_trials(deepcopy=False))
 
     def _open(self, file: Path, resume: bool) -> JournalStorage:
         if file.exists() and not resume:
@@ -146,6 +153,8 @@ class Study:
         if before is None:
             self.optuna.set_user_attr("about", about)
             return
+        if isinstance(before.get("space"), str):
+            before = before | {"space": described(of_text(before["space"]))}
         for name in about.keys() | before.keys():
             if about.get(name) != before.get(name):
                 self.close()  # a notebook keeps this object, in the last traceback
@@ -154,12 +163,14 @@ class Study:
                     f"{about.get(name)}; use the same, or another file"
                 )
 
-    def _try_again(self) -> None:
+    def _try_again(self, trials: list[FrozenTrial]) -> None:
         """Mark trials that were in training as interrupted, and queue their sets of values."""
-        for trial in self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            self._interrupt(trial.number)
-            if trial.params:
-                self.optuna.enqueue_trial(trial.params)
+        for trial in trials:
+            if trial.state == TrialState.RUNNING:
+                self._interrupt(trial.number)
+                if trial.params:
+                    self.optuna.enqueue_trial(trial.params)
+                    self.again += 1
 
     def _interrupt(self, number: int) -> None:
         # The mark comes first: without it, the end of the trial would count as a failure
@@ -178,32 +189,51 @@ class Study:
         ]
 
     def ask(self) -> tuple[Trial, dict[str, Any]]:
-        """A new trial and its set of values."""
+        """A new trial and its set of values: one that is queued, or the sampler's choice."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             trial = self.optuna.ask()
-            return trial, self.space.suggest(trial)
+            values = self.space.suggest(trial)
+        self.again, self.begun = max(0, self.again - 1), max(self.begun, trial.number + 1)
+        self._note(self._frozen(trial.number))
+        return trial, values
 
     def begin(self, values: Mapping[str, Any]) -> Trial:
-        """A new trial of a set of values that was chosen elsewhere (suggesting.py)."""
-        known = self.space.distributions()
+        """A new trial of a set of values that was chosen elsewhere (leader.py)."""
+        known = self.space.distributions
         new = create_trial(
             state=TrialState.RUNNING,
             params=dict(values),
             distributions={name: known[name] for name in values},
         )
         self.optuna.add_trial(new)
-        return self.trial(len(self.optuna.get_trials(deepcopy=False)) - 1)
+        self.begun += 1
+        self._note(self._frozen(self.begun - 1))
+        return self.trial(self.begun - 1)
 
     def trial(self, number: int) -> Trial:
         """The trial of this number."""
-        live = self.optuna.get_trials(deepcopy=False)[number]
-        return Trial(self.optuna, live._trial_id)
+        return Trial(self.optuna, self._frozen(number)._trial_id)
+
+    def _frozen(self, number: int) -> FrozenTrial:
+        return self.optuna.get_trials(deepcopy=False)[number]
+
+    # What leaders of groups are told
+
+    def _note(self, trial: FrozenTrial) -> None:
+        event = event_of(trial, self.space, -1.0 if self.maximise else 1.0)
+        self._log += event.tobytes()
 
     @property
-    def waiting(self) -> int:
-        """How many sets of values are queued that were interrupted, to be tried again."""
-        return len(self.optuna.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+    def events(self) -> int:
+        """How many events there have been: trials that began or ended (proposing.py)."""
+        return len(self._log) // (8 * (HEAD + self.space.columns))
+
+    def news(self, known: int) -> str:
+        """All events but the first `known`, as a text for `Leader.answer`."""
+        return base64.b64encode(self._log[known * 8 * (HEAD + self.space.columns) :]).decode()
+
+    # The end of a trial
 
     def prune(self, trial: Trial, epoch: int, value: float) -> bool:
         """Note the figure of merit after an epoch, and say whether the trial should stop."""
@@ -224,11 +254,11 @@ class Study:
         for name, one in about.items():
             trial.set_user_attr(name, one)
         if state == "complete":
-            self.optuna.tell(trial, value)
+            ended = self.optuna.tell(trial, value)
         else:
-            self.optuna.tell(trial, state=getattr(TrialState, _STATES[state]))
-        ended = self.optuna.get_trials(deepcopy=False)[trial.number]
+            ended = self.optuna.tell(trial, state=getattr(TrialState, _STATES[state]))
         self.best = self._better(self.best, ended)
+        self._note(ended)
         return row_of(ended)
 
     def give_up(self, trial: Trial) -> None:
@@ -266,6 +296,24 @@ class Study:
 
 _STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
 _WORDS = {TrialState[word]: state for state, word in _STATES.items()}
+
+
+def described(space: Space) -> dict[str, Any]:
+    """A space as values that JSON can hold: Optuna's texts, and conditions."""
+    return {
+        name: [distribution_to_json(one), {n: list(v) for n, v in space.when.get(name, {}).items()}]
+        for name, one in space
+    }
+
+
+def of_text(text: str) -> Space:
+    """The space in a study that was written before spaces were Optuna's distributions."""
+    tables = {}
+    for call in ast.parse(text, mode="eval").body.elts:
+        given = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
+        name = given.pop("name")
+        tables[name] = {entry: value for entry, value in given.items() if value not in (None, ())}
+    return Space.of(tables)
 
 
 def row_of(trial: FrozenTrial) -> dict[str, Any]:

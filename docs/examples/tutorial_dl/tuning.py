@@ -1,15 +1,15 @@
 """Examples of tutorial_dl.tuning."""
 
 # %% A space of two numbers and a choice
-# shows: Space, Parameter, samplers
-from tutorial_dl.tuning import Parameter, Space, samplers
+# shows: Space, samplers
+from tutorial_dl.tuning import Space, samplers
 
 space = Space.of({
     "learning_rate": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True},
     "batch_size": {"type": "int", "low": 8, "high": 64},
     "optimizer": {"type": "category", "choices": ["sgd", "adam"]},
 })  # fmt: skip
-print(isinstance(next(iter(space)), Parameter), space.names, len(space.grid(3)))
+print(space.names, len(space.grid(3)), space.distributions["learning_rate"])
 print(samplers.NAMES, type(samplers.get("random", space, seed=0)).__name__)
 
 # %% Ask for values, tell how good they are

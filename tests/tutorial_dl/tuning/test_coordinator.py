@@ -16,23 +16,25 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 from tutorial_dl import config, data
-from tutorial_dl.cli.tune import sizes_in
 from tutorial_dl.tuning import folds, problems, report, simulation
 from tutorial_dl.tuning.bayesian import APART_PENDING
-from tutorial_dl.tuning.coordinator import GRACE, OVERLOOKED, Coordinator, Refused
-from tutorial_dl.tuning.costs import Costs
+from tutorial_dl.tuning.coordinator import GRACE, START, Coordinator, Refused
+from tutorial_dl.tuning.leader import Leader
 from tutorial_dl.tuning.merit import is_higher_better
 from tutorial_dl.tuning.running import Search
 from tutorial_dl.tuning.simulation import SimulatedPort
+from tutorial_dl.tuning.space import Space
 from tutorial_dl.tuning.study import Study
-from tutorial_dl.tuning.suggester import Suggester
-from tutorial_dl.tuning.suggesting import event_of
 
 SPACE = problems.cube(2, 0.0, 1.0)
 
 
 def one_second(values, fold, trial):
     return 1.0
+
+
+def leaders(number, sampler="random", space=SPACE):
+    return [Leader(space, sampler, 0, i) for i in range(number)]
 
 
 def run(port, cells, trials=10, folds=1, sampler="random", **more):
@@ -46,13 +48,15 @@ def run(port, cells, trials=10, folds=1, sampler="random", **more):
 
 def test_free_cells_are_never_left_waiting():
     """12 trainings of 1 s on 4 cells take 3 s."""
-    study, outcome, _ = run(SimulatedPort(4, lambda v, f: v["x0"], one_second), 4, trials=12)
+    study, outcome, _ = run(
+        SimulatedPort(4, lambda v, f: v["x0"], one_second, leaders(4)), 4, trials=12
+    )
     assert outcome.seconds == 3 and outcome.utilisation == 1 and len(study.finished) == 12
     assert Counter(cell for cell, *_ in outcome.spans) == dict.fromkeys(range(4), 3)
 
 
 def test_folds_train_at_once_and_their_mean_counts():
-    port = SimulatedPort(6, lambda v, fold: v["x0"] + fold, one_second)
+    port = SimulatedPort(6, lambda v, fold: v["x0"] + fold, one_second, leaders(6))
     study, outcome, _ = run(port, 6, trials=4, folds=3)
     assert outcome.seconds == 2 and outcome.utilisation == 1
     for row in study.rows():
@@ -68,12 +72,21 @@ def test_groups_are_in_use_though_trial_times_differ_tenfold():
         found = simulation.search(problems.branin(), 8, trials, "random", seconds)
         assert found.outcome.utilisation > least
     alike = simulation.search(problems.branin(), 8, 80, "random")
-    assert alike.busy / alike.outcome.seconds == pytest.approx(8)  # the speed-up is ideal
+    assert alike.outcome.utilisation == pytest.approx(1)  # the speed-up is ideal
 
 
 def test_128_groups():
     found = simulation.search(problems.branin(), 128, 256, "evolutionary")
     assert found.outcome.seconds == 2 and found.outcome.utilisation == 1
+
+
+def test_what_is_computed_counts_as_time():
+    """With one group all choices, and all that the coordinator computes, come one by one."""
+    found = simulation.search(problems.branin(), 1, 12, "bayesian", measured=True)
+    computed = sum(found.choices) + found.kept
+    assert found.outcome.seconds == pytest.approx(12 + computed, abs=found.kept)
+    assert len(found.choices) == 12 and found.busy < 1
+    assert found.outcome.utilisation == pytest.approx(12 / found.outcome.seconds)
 
 
 def test_more_groups_come_to_the_same_regret_sooner():
@@ -91,7 +104,7 @@ def check_memory(trials):
             gc.collect()
             sizes.append(tracemalloc.get_traced_memory()[0])
 
-    port = SimulatedPort(32, lambda values, fold: values["x0"], simulation.tenfold())
+    port = SimulatedPort(32, lambda values, fold: values["x0"], simulation.tenfold(), leaders(32))
     tracemalloc.start()
     try:
         Coordinator(study, port, 32, tell=note).run()
@@ -110,13 +123,18 @@ class Faulty(SimulatedPort):
     """Cells of which some raise, hang or are lost, by the number of the trial."""
 
     def __init__(self, cells, faults):
-        super().__init__(cells, lambda values, fold: values["x0"], one_second)
+        super().__init__(cells, lambda values, fold: values["x0"], one_second, leaders(cells))
         self.faults, self.gone, self.said, self.stopped = faults, [], [], []
+        self.silent = set()  # cells whose ranks are killed when they choose for the first time
 
     def send(self, cell, message):
         if message["what"] == "stop":
             self.stopped.append((cell, message["trial"]))
+        if message["what"] == "choose" and cell in self.silent:
+            self.gone.append(cell)
+            return
         if message["what"] != "train":
+            super().send(cell, message)
             return
         fault = self.faults.get((message["trial"], message["fold"]))
         if fault == "lost":
@@ -180,7 +198,7 @@ def test_a_fold_that_fails_ends_the_other_folds():
 
 def refusing(cells, which):
     """Cells of which those of `which` say that they can train nothing."""
-    port = SimulatedPort(cells, lambda values, fold: values["x0"], one_second)
+    port = SimulatedPort(cells, lambda values, fold: values["x0"], one_second, leaders(cells))
     said = {"what": "refused", "why": "there is no such column"}
     port.events = [(0.0, i, i, said if i in which else {"what": "ready"}) for i in range(cells)]
     return port
@@ -214,8 +232,10 @@ def test_only_a_study_that_is_new_and_empty_is_discarded(tmp_path):
 class Reporting(SimulatedPort):
     """Cells that report after each of 9 epochs of 1 s, until they are told to stop."""
 
+    sign = 1  # of the figures
+
     def __init__(self, cells, offset):
-        super().__init__(cells, lambda values, fold: 0.0, one_second)
+        super().__init__(cells, lambda values, fold: 0.0, one_second, leaders(cells))
         self.offset, self.epochs = offset, Counter()
 
     def send(self, cell, message):
@@ -225,8 +245,11 @@ class Reporting(SimulatedPort):
                 self.events.remove(event)
             ended = {"what": "ended", "trial": trial, "fold": -1, "state": "stopped", "why": ""}
             self._add(0, cell, ended)
+        if message["what"] == "choose":
+            super().send(cell, message)
         if message["what"] == "train":
-            value = {"value": trial + self.offset(message["fold"]), "trial": trial}
+            number = trial + self.offset(message["fold"])
+            value = {"value": self.sign * number, "trial": trial}
             for epoch in range(1, 10):
                 self._add(epoch, cell, {"what": "report", "epoch": epoch} | value)
             ended = {"what": "ended", "state": "complete", "fold": message["fold"]}
@@ -259,96 +282,71 @@ def test_bad_trials_are_pruned_by_the_mean_over_folds(pruner):
             assert port.epochs[row["number"]] < 18
 
 
-# Ranks that choose --------------------------------------------------------------------------------
+# Leaders -----------------------------------------------------------------------------------------
 
 
-def suggesters(sampler, number, space=SPACE):
-    return [
-        Suggester(lambda after, i=i: Study(space, sampler, 1000, seed=1, stream=1 + i, after=after))
-        for i in range(number)
-    ]
-
-
-def known(study):
+def known(study, maximise=False):
     """What a sampler sees of the finished trials, in order of their sets."""
     found = [
-        (sorted(t.params.items()), t.state.name, t.value, t.intermediate_values)
+        (sorted(t.params.items()), t.state.name, -t.value if maximise and t.value else t.value)
         for t in study.optuna.trials
         if t.state.is_finished()
     ]
     return sorted(found, key=str)
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "evolutionary", "cmaes", "bayesian"])
-def test_a_suggester_learns_all_that_the_coordinator_knows(sampler):
+def seen_by(leader):
+    """The same of a leader's results."""
+    words = {1: "COMPLETE", 2: "PRUNED", 3: "FAIL"}
+    found = []
+    for _, state, value, _, *row in leader.results.table:
+        if state > 0:
+            values = sorted(leader.space.decode(np.array(row)).items())
+            found.append((values, words[state], None if np.isnan(value) else value))
+    return sorted(found, key=str)
+
+
+@pytest.mark.parametrize(("sampler", "maximise"), [("tpe", True), ("bayesian", False)])
+def test_leaders_learn_all_that_the_coordinator_knows(sampler, maximise):
     """Also of trials that failed, were pruned, or have ended in an earlier search."""
-    chosen = suggesters(sampler, 2)
 
     class Port(Reporting):
         def send(self, cell, message):
-            if message["what"] == "choose":
-                SimulatedPort.send(self, cell, message)
-            elif message["what"] == "train" and message["trial"] in (3, 9):
+            if message["what"] == "train" and message["trial"] in (3, 9):
                 ended = {"what": "ended", "state": "failed", "why": "no", "fold": message["fold"]}
                 self._add(1, cell, ended | {"trial": message["trial"]})
             else:
                 super().send(cell, message)
 
-    port = Port(2, lambda fold: 0.0)
-    port.suggesters, port.cells, port.choosing = chosen, 2, 0.25
-    ready = [(0.0, number - 4, number, {"what": "ready"}) for number in (2, 3)]
-    port.events = ready + port.events  # before the cells
-    study = Study(SPACE, sampler, 14, seed=0, pruner="median", epochs=9)
+    port = Port(3, lambda fold: 0.0)
+    port.leaders, port.sign = leaders(3, sampler), -1 if maximise else 1
+    study = Study(SPACE, sampler, 14, seed=0, pruner="median", epochs=9, maximise=maximise)
     for value in (0.5, 1.5):
         study.tell(study.ask()[0], value)
-    coordinator = Coordinator(study, port, 2, suggesters=2)
-    coordinator.finished = 2
-    outcome = coordinator.run()
+    study.before = study.resumed = 2
+    outcome = Coordinator(study, port, 3).run()
     states = Counter(trial.state.name for trial in study.optuna.trials)
     assert states["FAIL"] == 2 and states["PRUNED"] >= 2 and sum(states.values()) == 14
-    assert coordinator.asking == 0 and outcome.stopped is None  # the coordinator has chosen none
-    for one in chosen:
-        for event in coordinator.suggesting.news[2 + chosen.index(one)]:
-            one._learn(event)
-        assert known(one.study) == known(study)
-        assert len(one.study.optuna.trials) == 14  # those of the other are there once, too
+    assert outcome.stopped is None
+    for one in port.leaders:
+        request = {"from": one.results.known, "before": 2, "place": 99, "others": 0}
+        one.answer(request | {"news": study.news(one.results.known)})
+        for (values, *rest), (theirs, *others) in zip(
+            known(study, maximise), seen_by(one), strict=True
+        ):
+            assert rest == others and dict(values) == pytest.approx(dict(theirs))
+        if one.study is not None:  # what Optuna's own samplers see, but for sets of its own choice
+            states = Counter(t.state.name for t in one.study.optuna.trials)
+            assert states["FAIL"] >= 2 and states["PRUNED"] + states["COMPLETE"] == 12
 
 
-@pytest.mark.thorough
-def test_suggesters_at_once_choose_as_fast_as_they_are_many():
-    """256 sets of 0.1 s each by 4 ranks, for 128 groups whose trainings take a second."""
-    times = {}
-    for number in (1, 4):
-        times[number] = simulation.search(
-            problems.branin(), 128, 256, "evolutionary", suggesters=number, choosing=0.1
-        ).outcome.seconds
-    assert times[1] == pytest.approx(25.6 + 1, abs=0.2)
-    assert times[4] == pytest.approx(25.6 / 4 + 1, abs=0.2)
-
-
-def test_with_a_set_ahead_no_group_waits():
-    found = simulation.search(problems.branin(), 4, 40, "evolutionary", suggesters=2, choosing=0.4)
-    # The first sets of four cells take 0.4 and 0.8 s; later there is always one more than is used
-    assert found.outcome.seconds == pytest.approx(40 / 4 + 0.8, abs=0.5)
-
-
-def test_suggesters_that_choose_at_once_choose_apart():
-    study = Study(SPACE, "random", 30, seed=0)
-    for _ in range(20):
-        trial, values = study.ask()
-        study.tell(trial, (values["x0"] - 0.3) ** 2 + (values["x1"] - 0.6) ** 2)
-    news = [event_of(trial) for trial in study.finished]
-    four = suggesters("bayesian", 4)  # all know the same, as they choose at the same time
-    found = [one.answer({"news": news, "others": i})["values"] for i, one in enumerate(four)]
-    assert nearest(found) > APART_PENDING / 10, found
-    alike = [one.answer({"news": [], "others": 0})["values"] for one in suggesters("bayesian", 4)]
-    assert nearest(alike) == 0  # so it is the number of the others that makes it so
-    first = [
-        one.answer({"news": [], "others": i})["values"]
-        for i, one in enumerate(suggesters("bayesian", 4))
+def chosen_at_once(number, sampler, study):
+    """Sets of leaders that choose at the same moment, from what the study knows."""
+    before = {"from": 0, "news": study.news(0), "before": study.before}
+    return [
+        one.answer(before | {"place": i, "others": i})["values"]
+        for i, one in enumerate(leaders(number, sampler))
     ]
-    quarters = {(one["x0"] > 0.5, one["x1"] > 0.5) for one in first}
-    assert len(quarters) == 4  # of one Sobol sequence
 
 
 def nearest(sets):
@@ -357,52 +355,70 @@ def nearest(sets):
     return np.abs(rows[:, None] - rows[None]).max(2)[np.triu_indices(len(rows), 1)].min()
 
 
-class FaultySuggester(Faulty):
-    """A suggester that fails with its sixth set."""
+def test_leaders_that_choose_at_once_choose_apart():
+    study = Study(SPACE, "bayesian", 100, seed=0)
+    first = chosen_at_once(4, "bayesian", study)
+    assert len({(one["x0"] > 0.5, one["x1"] > 0.5) for one in first}) == 4  # one Sobol sequence
+    for _ in range(20):
+        trial, values = study.ask()
+        study.tell(trial, (values["x0"] - 0.3) ** 2 + (values["x1"] - 0.6) ** 2)
+    study.before = 20
+    sets = chosen_at_once(8, "bayesian", study)
+    assert nearest(sets) > APART_PENDING / 20, sets
+    assert sets[0] == chosen_at_once(1, "bayesian", study)[0]  # it is the others that part them
 
-    def __init__(self, fault):
-        super().__init__(2, {})
-        self.suggesters, self.choosing, self.fault = suggesters("evolutionary", 1), 0.1, fault
-        self.events = [(0.0, -1, 2, {"what": "ready"}), *self.events]
-        self.asked = 0
 
-    def send(self, cell, message):
-        if message["what"] != "choose":
-            return super().send(cell, message)
-        self.asked += 1
-        if self.asked < 6:
-            SimulatedPort.send(self, cell, message)
-        elif self.fault == "raises":
-            self.events.append((self.time, self.count, 2, {"what": "failed", "why": "no memory"}))
-            self.events.sort()
-        elif self.fault == "lost":
-            self.gone.append(2)
+def test_a_grid_is_tried_once_by_many_leaders():
+    """Also where a search goes on that had tried some sets, and where a leader was lost."""
+    space = Space.of({"c": {"type": "category", "choices": list(range(30))}})
+    study = Study(space, "grid", 30, seed=0)
+    for _ in range(3):
+        study.tell(study.ask()[0], 1.0)
+    study.before = study.resumed = 3
+    port = Faulty(7, {})
+    port.leaders, port.value = leaders(7, "grid", space), lambda values, fold: float(values["c"])
+    port.silent = {2}
+    outcome = Coordinator(study, port, 7).run()
+    assert sorted(row["params"]["c"] for row in study.rows()) == list(range(30))
+    assert len(outcome.lost) == 1 and "cell 2 is lost" in outcome.lost[0]
 
 
 @pytest.mark.parametrize(
-    "fault, why",
-    [("lost", "its ranks were killed"), ("raises", "no memory"), ("hangs", "no set of values")],
+    ("fault", "why"), [("raises", "no memory"), ("hangs", f"no set of values within {START:.0f}")]
 )
-def test_a_suggester_that_fails_is_dropped_and_the_coordinator_chooses(fault, why):
-    port = FaultySuggester(fault)
-    study, outcome, lines = run(port, 2, trials=12, sampler="evolutionary", suggesters=1)
-    assert len(study.finished) == 12 and outcome.stopped is None and port.asked == 6
+def test_a_leader_that_fails_is_dropped_with_its_cell_and_the_others_go_on(fault, why):
+    class Port(Faulty):
+        def send(self, cell, message):
+            if message["what"] != "choose" or cell != 1 or message["from"] == 0:
+                super().send(cell, message)
+            elif fault == "raises":
+                self.after(0.1, cell, {"what": "failed", "why": "no memory"})
+
+    port = Port(3, {})
+    port.leaders = leaders(3, "evolutionary")
+    study, outcome, lines = run(port, 3, trials=900 if fault == "hangs" else 12)
     (said,) = outcome.lost
-    assert said.startswith("suggester 0 is lost: ") and why in said
-    assert any(said in line for line in lines)
+    assert said.startswith("cell 1 is lost: ") and why in said and said in lines
+    assert len(study.finished) == study.trials and outcome.stopped is None
 
 
-def test_a_suggester_may_take_its_time_while_no_cell_waits():
-    """A choice of 90 s during trainings of 100 s."""
-    found = simulation.search(
-        problems.branin(), 1, 4, "evolutionary", lambda v, f, t: 100.0, suggesters=1, choosing=59
-    )
-    assert not found.outcome.lost
-    port = SimulatedPort(1, lambda v, f: v["x0"], lambda v, f, t: 100.0)
-    port.suggesters, port.choosing = suggesters("evolutionary", 1), 90.0
-    port.events = [(0.0, 0, 0, {"what": "ready"}), (1.0, 1, 1, {"what": "ready"})]
-    study, outcome, _ = run(port, 1, trials=4, sampler="evolutionary", suggesters=1)
-    assert len(study.finished) == 4 and not outcome.lost
+def test_another_rank_of_a_cell_leads_it_if_its_leader_is_lost():
+    """The new one knows nothing, and says so; then it gets all results."""
+    port = Faulty(2, {})
+    port.leaders = leaders(2, "evolutionary")
+    asked = []
+
+    def send(cell, message):
+        if message["what"] == "choose" and cell == 0:
+            asked.append(message["from"])
+            if len(asked) == 4:
+                port.leaders[0] = Leader(SPACE, "evolutionary", 0, 0)
+        Faulty.send(port, cell, message)
+
+    port.send = send
+    study, outcome, _ = run(port, 2, trials=12, sampler="evolutionary")
+    assert len(study.finished) == 12 and not outcome.lost
+    assert asked[3] > 0 and asked[4] == 0 and asked[5] > asked[3]
 
 
 def test_sets_that_were_interrupted_are_tried_before_others_are_chosen(tmp_path):
@@ -411,113 +427,30 @@ def test_sets_that_were_interrupted_are_tried_before_others_are_chosen(tmp_path)
     _, values = study.ask()
     study.close()  # as if it had been killed
     study = Study(SPACE, "evolutionary", 8, seed=0, file=file, resume=True)
-    port = SimulatedPort(2, lambda v, f: v["x0"], one_second, suggesters("evolutionary", 1), 0.1)
-    Coordinator(study, port, 2, suggesters=1).run()
+    port = SimulatedPort(2, lambda v, f: v["x0"], one_second, leaders(2, "evolutionary"))
+    Coordinator(study, port, 2).run()
     assert [row["params"] for row in study.rows()].count(values) == 1
     assert len(study.finished) == 8
     study.close()
 
 
-# Cells of several sizes -------------------------------------------------------------------------
+def test_a_search_of_one_group_is_that_of_its_sampler():
+    """As when the study asks the sampler itself, one trial after the other."""
+    alone = Study(SPACE, "bayesian", 14, seed=0)
+    for _ in range(14):
+        trial, values = alone.ask()
+        alone.tell(trial, values["x0"] + values["x1"] ** 2)
+    port = SimulatedPort(1, lambda v, f: v["x0"] + v["x1"] ** 2, one_second, leaders(1, "bayesian"))
+    study, _, _ = run(port, 1, trials=14, sampler="bayesian")
+    assert [row["params"] for row in study.rows()] == [row["params"] for row in alone.rows()]
 
 
-def hundredfold(values, fold, trial):
-    """1 to 100 s on one rank, by two of the values."""
-    return 10 ** (values["x0"] + values["x1"])
-
-
-def test_costs_are_predicted_from_what_has_ended():
-    """A product of powers has a linear logarithm, so the prediction is exact but for the ridge."""
-    costs, random = Costs(SPACE), np.random.default_rng(0)
-    for i in range(200):
-        if i < 5:
-            assert costs.of([{"x0": 0.5, "x1": 0.5}]) is None
-        values = {"x0": random.random(), "x1": random.random()}
-        ranks = 1 + i % 3
-        costs.note(values, hundredfold(values, 0, i) / ranks, ranks)
-    some = [{"x0": 0.2, "x1": 0.9}, {"x0": 0.7, "x1": 0.1}]
-    expected = np.log([hundredfold(one, 0, 0) for one in some])
-    assert costs.of(some) == pytest.approx(expected, abs=0.05)
-
-
-def test_large_cells_take_the_trials_that_are_the_most_work():
-    sizes = [4, 2, 1, 1]
-    port = SimulatedPort(4, lambda values, fold: values["x0"], hundredfold, sizes=sizes)
-    study, outcome, _ = run(port, 4, trials=400, sizes=sizes)
-    rows = {row["number"]: row for row in study.rows()}
-    assert len(rows) == 400 and set(rows) == set(range(400))
-    work = {size: [] for size in sizes}
-    for row in rows.values():
-        work[row["ranks"]].append(hundredfold(row["params"], 0, 0))
-    means = [float(np.mean(np.log10(work[size]))) for size in (1, 2, 4)]
-    assert means[0] < 0.8 and means[2] > 1.2 and means[0] < means[1] < means[2], means
-    # No set is left in store for long: the numbers of trials at work are near each other
-    begun = [trial for _, trial, _, began, _ in sorted(outcome.spans, key=lambda s: s[3])]
-    assert max(abs(np.array(begun) - np.arange(400))) <= OVERLOOKED * 3
-
-
-def test_folds_of_a_trial_train_on_equally_many_ranks():
-    """Unless no cell of that size is left."""
-
-    def seconds(values, fold, trial):
-        return hundredfold(values, fold, trial) * (1 + 0.1 * fold)
-
-    sizes = [4, 4, 4, 1, 1, 1, 1, 1, 1]
-    port = SimulatedPort(9, lambda values, fold: values["x0"], seconds, sizes=sizes)
-    study, outcome, _ = run(port, 9, trials=100, folds=3, sizes=sizes)
-    of = {}
-    for cell, trial, *_ in outcome.spans:
-        of.setdefault(trial, set()).add(sizes[cell])
-    assert len(of) == 100 and all(len(one) == 1 for one in of.values())
-    assert {(row["number"], row["ranks"]) for row in study.rows()} == {
-        (trial, *ranks) for trial, ranks in of.items()
-    }
-    port = Faulty(2, {(0, 0): "lost"})
-    study, outcome, _ = run(port, 2, trials=6, folds=2, sizes=[2, 1])
-    assert len(study.finished) == 6 and len(outcome.lost) == 1
-
-
-def test_a_cell_that_has_lost_ranks_counts_as_one_of_its_new_size():
-    class Shrinking(SimulatedPort):
-        def receive(self, seconds):
-            found = super().receive(seconds)
-            if found and found[1]["what"] == "ended":
-                left = 1 if self.time > 50 else self.sizes[found[0]]
-                self.sizes[found[0]] = left
-                found[1]["ranks"] = list(range(left))
-            return found
-
-    port = Shrinking(2, lambda values, fold: values["x0"], one_second, sizes=[4, 4])
-    study, _, _ = run(port, 2, trials=500, sizes=[4, 4])
-    ranks = [row["ranks"] for row in study.rows()]
-    assert ranks[0] == 4 and ranks[-1] == 1 and sorted(ranks, reverse=True) == ranks
-
-
-def test_sizes_that_do_not_fit():
-    base = config.RunConfig.of(model="dense", data="digits")
-    with pytest.raises(ValueError, match="sizes of 2 groups, but groups 3"):
-        Search(SPACE, base, groups=3, sizes=(2, 1))
-    with pytest.raises(ValueError, match="at least 1 each"):
-        Search(SPACE, base, sizes=(2, 0))
-    search = Search(SPACE, base, sizes=(2, 1), folds=2)
-    assert search.groups == 2 and search.sizes_of(None) == [2, 2, 1, 1]
-    assert search.sizes_of(7) == search.sizes_of(6, alone=0) == [2, 2, 1, 1]
-    assert search.members([2, 2, 1, 1], 3) == [[3, 4], [5, 6], [7], [8]]
-    with pytest.raises(ValueError, match=r"1 \+ 2 folds x groups of 2 \+ 1 ranks: 7 ranks, got 6"):
-        search.sizes_of(6)
-    search = Search(SPACE, base, suggesters=3, groups=2)
-    with pytest.raises(ValueError, match=r"1 \+ 3 suggesters \+ 2 groups .*: 6 ranks, got 2"):
-        search.sizes_of(2)
-    with pytest.raises(ValueError, match="whole numbers, one for each group, got '2,1'"):
-        Search(SPACE, base, sizes="2,1")
-    assert json.dumps(Search(SPACE, base, sizes=np.array([2, 1])).sizes) == "[2, 1]"
-    search = Search(
-        SPACE, config.RunConfig.of(model="dense", data="digits", strategy="downpour"), sizes=(2, 1)
-    )
-    with pytest.raises(ValueError, match="in groups of size 1: "):
-        search.check([2, 1])
-    with pytest.raises(ValueError, match="takes whole numbers, as 4,1,1"):
-        sizes_in("4,x")
+def test_ranks_that_do_not_fit():
+    search = Search(SPACE, config.RunConfig.of(model="dense", data="digits"), groups=2, folds=2)
+    assert (search.ranks_each(None), search.ranks_each(9)) == (1, 2)
+    assert search.members(2, 1) == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    with pytest.raises(ValueError, match=r"1 \+ 2 groups x 2 folds .*: 5 or 9 ranks, got 6"):
+        search.ranks_each(6)
 
 
 # Files ------------------------------------------------------------------------------------------
@@ -531,7 +464,9 @@ def search_until_killed(file, after):
         if row is not None and len(study.finished) == after:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    port = SimulatedPort(4, lambda values, fold: values["x0"], simulation.tenfold(after))
+    port = SimulatedPort(
+        4, lambda values, fold: values["x0"], simulation.tenfold(after), leaders(4)
+    )
     Coordinator(study, port, 4, tell=tell).run()
 
 
@@ -554,7 +489,7 @@ def test_a_killed_search_goes_on_and_no_trial_is_lost_or_counted_twice(tmp_path)
         study.close()
     study = Study(SPACE, "random", 40, seed=1, file=file, resume=True)
     waiting = [t.system_attrs["fixed_params"] for t in study.optuna.trials if not t.params]
-    port = SimulatedPort(4, lambda values, fold: values["x0"], one_second)
+    port = SimulatedPort(4, lambda values, fold: values["x0"], one_second, leaders(4))
     Coordinator(study, port, 4).run()
     rows = {row["number"]: row for row in study.rows()}
     assert len(rows) == 40 and before.items() <= rows.items()
@@ -585,6 +520,33 @@ def test_what_a_file_refuses(tmp_path):
         Study(SPACE, "random", 3, file=other, resume=True)
 
 
+AS_TEXT = (  # how an earlier version wrote the space
+    "[Parameter(name='c', type='category', low=None, high=None, log=False, choices=('a', 3), "
+    "when={}), Parameter(name='x', type='float', low=-1, high=2, log=False, choices=(), "
+    "when={'c': ('a',)}), Parameter(name='n', type='int', low=1, high=40, log=True, choices=(), "
+    "when={})]"
+)
+
+
+def test_a_study_of_an_earlier_version_goes_on(tmp_path):
+    tables = {
+        "c": {"type": "category", "choices": ["a", 3]},
+        "x": {"type": "float", "low": -1.0, "high": 2.0, "when": {"c": "a"}},
+        "n": {"type": "int", "low": 1, "high": 40, "log": True},
+    }
+    file = tmp_path / "study.log"
+    study = Study(Space.of(tables), "random", 3, seed=0, file=file)
+    study.tell(study.ask()[0], 1.0)
+    study.optuna.set_user_attr("about", {"space": AS_TEXT, "maximise": False})
+    study.close()
+    study = Study(Space.of(tables), "random", 3, file=file, resume=True)
+    assert study.resumed == 1
+    study.close()
+    tables["n"]["high"] = 41
+    with pytest.raises(ValueError, match="was begun with space"):
+        Study(Space.of(tables), "random", 3, file=file, resume=True)
+
+
 # Folds and figures of merit ---------------------------------------------------------------------
 
 
@@ -610,7 +572,7 @@ def test_higher_is_better_for_accuracies():
 
 
 def test_rows_can_be_written_as_json():
-    study, _, _ = run(SimulatedPort(2, lambda v, f: v["x0"], one_second), 2, trials=3)
+    study, _, _ = run(SimulatedPort(2, lambda v, f: v["x0"], one_second, leaders(2)), 2, trials=3)
     assert json.loads(json.dumps(study.rows())) == study.rows()
 
 

@@ -84,6 +84,8 @@ def test_the_stop_button_keeps_what_is_done(shared_cluster, tmp_path):
 
 def test_what_is_refused_before_anything_is_trained(shared_cluster):
     c = shared_cluster
+    with pytest.raises(ValueError, match="sizes is gone: all groups have as many ranks"):
+        tuning.tune(c, {"learning_rate": RATE}, sizes=[2, 1], show=Display())
     with pytest.raises(ValueError, match="did you mean 'learning_rate'"):
         tuning.tune(c, {"learning_rat": RATE}, show=Display())
     with pytest.raises(ValueError, match=f"need 30 engines, the cluster has {c.n}"):
@@ -105,10 +107,11 @@ from tutorial_dl.tuning.simulation import SimulatedPort
 space = tuning.Space.of({"learning_rate": {"type": "float", "low": 0.1, "high": 1.0}})
 search = tuning.Search(space, RunConfig.of(model="softmax"), trials=3, merit="val_accuracy")
 search.base.check()
-search.check([1, 1])
+search.check(1)
 study = search.study()
 view = notebook.View(study, lambda one, display_id: one)
-port = SimulatedPort(1, lambda values, fold: values["learning_rate"], lambda *_: 1.0)
+leaders = [search.leader(0)]
+port = SimulatedPort(1, lambda values, fold: values["learning_rate"], lambda *_: 1.0, leaders)
 outcome = Coordinator(study, port, 1, tell=lambda *_: None).run()
 found = notebook.Found(search, study, outcome)
 found.config().toml(), found.plot()._repr_html_(), found.timeline(), view._repr_html_(), repr(found)

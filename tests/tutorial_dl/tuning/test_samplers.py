@@ -190,7 +190,7 @@ def test_the_fitter_of_two_is_a_parent():
 def test_children_lie_in_the_cube_and_take_after_their_parents():
     sampler = Evolutionary(SPACE, 0)
     rows = np.tile(SPACE.encode({"x": 0.5, "n": 2, "c": "b", "y": 0.2}), (6, 1))
-    children = np.array([sampler.snapped(sampler.child(rows)[None])[0] for _ in range(400)])
+    children = np.array([sampler.space.snapped(sampler.child(rows)[None])[0] for _ in range(400)])
     assert (children >= 0).all() and (children <= 1).all()
     same = (children[:, 0] == rows[0, 0]).mean()
     assert 0.6 < same < 0.85  # of four parameters, one changes on average, or one at least
@@ -262,7 +262,7 @@ def test_sets_keep_a_distance_that_grows_with_the_noise(monkeypatch):
     """The process takes ripples for noise; it must not try the lowest mean again and again."""
     space = problems.cube(1, 0.0, 1.0)
     hyper = gp.Hyper(np.log([0.5]), 0.0, np.log(0.25))
-    monkeypatch.setattr(Bayesian, "_fit", lambda self, rows, y: setattr(self, "hyper", hyper))
+    monkeypatch.setattr(Bayesian, "_fit", lambda self, *_: setattr(self, "hyper", hyper))
     sampler = Bayesian(space, 0)
     x = np.linspace(0, 1, 6)
     for _ in range(12):

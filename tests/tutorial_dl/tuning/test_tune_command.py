@@ -24,8 +24,9 @@ from numba_kernels.team.team import Team
 from tutorial_dl import config
 from tutorial_dl.cli.commands import app
 from tutorial_dl.training.setup import prepare
-from tutorial_dl.tuning.cell import Cell, Link
-from tutorial_dl.tuning.coordinator import Coordinator, Port
+from tutorial_dl.tuning.cell import Cell
+from tutorial_dl.tuning.coordinator import Coordinator, Link, Port
+from tutorial_dl.tuning.leader import Leader
 from tutorial_dl.tuning.options import config_of
 from tutorial_dl.tuning.space import Space
 from tutorial_dl.tuning.study import Study
@@ -66,18 +67,18 @@ high = 9
 
 
 def test_what_a_search_writes(tmp_path):
-    """Groups of 2 and 1 ranks, two folds, one suggester; a user's figure; what train takes."""
+    """Two groups of two folds, a rank each; a user's figure; what train takes."""
     status, text = tune(
         tmp_path, RATE + '[width]\ntype = "int"\nlow = 4\nhigh = 32\nlog = true\n',
-        "-n", "8", "--sizes", "2,1", "--folds", "2", "--trials", "6", "--sampler", "bayesian",
-        "--suggesters", "1", "--merit", f"{MODEL}:merit", "--maximise", "--json", "r.json",
+        "-n", "5", "--groups", "2", "--folds", "2", "--trials", "6", "--sampler", "bayesian",
+        "--merit", f"{MODEL}:merit", "--maximise", "--json", "r.json",
         "--report", "report.html", "--best-to", "best.toml",
     )  # fmt: skip
     assert status == 0, text
     result = json.loads((tmp_path / "r.json").read_text())
     best, trials = result["best"], result["trials"]
-    assert (result["suggesters"], result["ranks"], result["lost"]) == (1, 8, [])
-    assert result["sizes"] == [2, 2, 1, 1] and {t["ranks"] for t in trials} <= {1, 2}
+    assert (result["ranks"], result["sizes"], result["lost"]) == (5, [1, 1, 1, 1], [])
+    assert {trial["ranks"] for trial in trials} == {1}
     assert len(trials) == 6 and 0 < result["utilisation"] <= 1 and result["seconds"] > 0
     for trial in trials:
         assert trial["value"] == pytest.approx(sum(trial["folds"]) / 2)
@@ -149,8 +150,8 @@ class Alone(Port):
         return time.monotonic()
 
     def send(self, cell, message):
-        if message["what"] == "train":
-            self.events.append(self.cell.train(message))
+        if message["what"] in ("train", "choose"):
+            self.events.append(getattr(self.cell, message["what"])(message))
 
     def receive(self, seconds):
         return (0, self.events.pop(0)) if self.events else None
@@ -164,7 +165,8 @@ def test_the_quality_of_a_gan_is_a_figure_of_merit():
     options = {"model": "one-dimensional-gan", "data": "curve", "epochs": 3, "seed": 1}
     base = config.RunConfig.of(**options)
     space = Space.of(tomllib.loads(RATE))
-    one = Cell(Unheard(), Team(MPI.COMM_SELF), space, base, 1, "distance")
+    leader = Leader(space, "bayesian", 0)
+    one = Cell(Unheard(), Team(MPI.COMM_SELF), space, base, 1, "distance", leader)
     assert one.check() is None
     study = Study(space, "bayesian", 6, seed=0)
     Coordinator(study, Alone(one), 1).run()
@@ -331,6 +333,8 @@ def test_a_figure_of_merit_that_does_not_exist_is_refused_in_one_line(tmp_path):
     [
         ([], RATE, "needs a space"),
         (["-n", "4", "--groups", "2"], RATE, "3 or 5 ranks, got 4"),
+        (["--suggesters", "2"], RATE, "--suggesters is gone: each group chooses its own sets"),
+        (["--sizes", "4,1,1"], RATE, "--sizes is gone: all groups have as many ranks"),
         (["--sampler", "bayes"], RATE, "unknown sampler 'bayes'; did you mean 'bayesian'?"),
         (["--pruner", "medain"], RATE, "unknown pruner 'medain'; did you mean 'median'?"),
         (["--resume"], RATE, "--resume needs --study FILE"),

@@ -1,0 +1,79 @@
+"""`Leader`: chooses a group's next set of values, on a rank of the group, from all results.
+
+Each leader holds the results of the whole study and a sampler with random numbers of its own, so
+that no leader waits for another (DeepHyper's decentralised search, arXiv 2207.00479). The
+coordinator only keeps the books: what has happened since a leader's last choice comes with the
+request for the next one. Leaders that choose at the same moment don't know each other's sets. So
+the coordinator tells each how many others are choosing, and which set of the search this is.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from . import samplers
+from .proposing import BEGUN, COMPLETE, FAILED, GONE, HEAD, PRUNED, Proposing, Results
+from .space import Space
+
+STATES = {COMPLETE: "complete", PRUNED: "pruned", FAILED: "failed", GONE: "failed"}
+
+
+class Leader:
+    """Chooses sets of values.
+
+    Args:
+        space, sampler: What is searched, and the name of the sampler.
+        seed: Of the search; the random numbers also depend on `number`, the leader's.
+    """
+
+    def __init__(self, space: Space, sampler: str, seed: int | None, number: int = 0):
+        self.space, self.name, self.seed, self.number = space, sampler, seed, number
+        self.sampler, self.study = None, None
+        self.results = Results(space.columns)
+        self.own: dict[int, int] = {}  # numbers of trials: the coordinator's -> in `study`
+
+    def answer(self, request: dict) -> dict:
+        """The next set of values, a message for the coordinator.
+
+        `request` has the events from number `from` on (`news`), the number of trials that the study
+        had before this search (`before`), and `place` and `others` (`Seen`).
+        """
+        if request["from"] != self.results.known:  # another rank of the group led it until now
+            return {"what": "ready", "known": self.results.known}
+        if self.sampler is None:
+            self.sampler = samplers.of_stream(
+                self.name, self.space, self.seed, self.number, request["before"]
+            )
+        news = np.frombuffer(base64.b64decode(request["news"])).reshape(
+            -1, HEAD + self.space.columns
+        )
+        self.results.learn(news)
+        if isinstance(self.sampler, Proposing):
+            values = self.sampler.propose(
+                self.results.seen(request["before"], request["place"], request["others"])
+            )
+        else:
+            values = self._asked(news)
+        return {"what": "chosen", "values": values, "known": self.results.known}
+
+    def _asked(self, news: np.ndarray) -> dict[str, Any]:
+        """What a sampler of Optuna's own chooses, in a study in memory."""
+        from .study import Study
+
+        if self.study is None:
+            self.study = Study(self.space, self.name)
+            self.study.optuna.sampler = self.sampler
+        for number, state, value, epoch, *row in news if self.name != "random" else ():
+            if number not in self.own:
+                self.own[number] = self.study.begin(self.space.decode(np.array(row))).number
+            if state != BEGUN:
+                trial = self.study.trial(self.own[number])
+                if state == PRUNED and epoch >= 0:
+                    trial.report(value, int(epoch))
+                self.study.tell(trial, value, STATES[state])
+        trial, values = self.study.ask()
+        self.study.tell(trial, None, "failed")  # it comes back as the coordinator's
+        return values
