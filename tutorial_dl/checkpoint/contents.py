@@ -140,7 +140,8 @@ class Saving:
 
     def vector(self, saved, name: str) -> np.ndarray:
         """This rank's vector, from the whole model's in a Snapshot."""
-        found = np.zeros_like(self.run.replica.parameters)
+        dtype = saved.vector(name, 0, 0).dtype
+        found = np.zeros(self.run.replica.parameters.size, dtype)
         self.run.strategy.holding.take(lambda *part: saved.vector(name, *part), found)
         return found
 

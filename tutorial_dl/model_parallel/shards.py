@@ -173,7 +173,7 @@ class Shards:
         """After a failure: raise TeamError unless all ranks have made the same updates. Collective.
 
         Ranks update their shares when the last exchange is over; so a rank that fails then leaves
-        shares of two steps, which only a checkpoint (`take`) makes one model again.
+        shares of two steps, which only a checkpoint (`ZeRO.load`) makes one model again.
         """
         done = self.state.step
         steps = self.team.allreduce(np.array([done, -done]), "max")

@@ -73,6 +73,13 @@ def of_stream(
     return sampler
 
 
+def random_set(seed: int, place: int) -> BaseSampler:
+    """Draws set number `place` of a random search: the same one, whichever leader draws it."""
+    return optunas.RandomSampler(
+        seed=int(np.random.SeedSequence((seed, place)).generate_state(1)[0])
+    )
+
+
 def get(name: str, space: Space, seed: int | None = None) -> BaseSampler:
     """The sampler `name` for a space; ValueError if there is none.
 
