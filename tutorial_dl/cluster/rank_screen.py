@@ -54,6 +54,14 @@ class Stream:
         self.lines: list[int] = []
         self.at, self.up, self.replace, self.rest = 0, 0, False, ""
 
+    def forget(self, first: int, last: int) -> None:
+        """Lines [first, last) have been dropped. A stream that was in one begins a new line."""
+        gone = [first <= line < last for line in self.lines]
+        self.at -= sum(gone[: self.at])
+        self.lines = [line for line, dropped in zip(self.lines, gone, strict=True) if not dropped]
+        self.up = min(self.up, len(self.lines))
+        self.replace = self.replace and self.at < len(self.lines)
+
 
 class Screen:
     """The lines that a rank has printed to stdout and stderr, in the order in which they began."""
@@ -124,6 +132,8 @@ class Screen:
             last = FIRST + (len(self._rows) - FIRST) // 2
             self._gone += max(0, last - FIRST)
             del self._rows[FIRST:last], self._named[FIRST:last]
+            for each in self._streams.values():
+                each.forget(FIRST, FIRST + self._gone)
             self._size = sum(len(row.text) + 1 for row in self._rows)
 
     def rows(self) -> Text:
