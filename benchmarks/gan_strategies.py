@@ -71,7 +71,8 @@ def one_run(team, name: str, seed: int, epochs: int) -> dict:
     """{"seed", "distances", "seconds"} of one training run."""
     from tutorial_dl.replica.gan import Rules
     from tutorial_dl.replica.one_dimensional_gan import OneDimensionalGan
-    from tutorial_dl.training.gan import gan_trainer, optimizers_of
+    from tutorial_dl.training.gan import gan_trainer
+    from tutorial_dl.training.optimizer_choice import optimizers_of
 
     strategy, options = RUNS[name]
     rules = {key: options[key] for key in ("turns",) if key in options}

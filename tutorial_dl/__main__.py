@@ -6,24 +6,21 @@ import time
 
 from numba_kernels import launch
 
-from .cli import ASKED
+from .cli.ranks import ASKED, work
 from .extras import missing
 
 TO_SPEAK = 10.0  # seconds that rank 0 has to say what is wrong with the command line
 
 
 def main() -> None:
-    asked = os.environ.pop(ASKED, None)
     if launch.under_mpi():
         launch.set_threads()
         os.environ.update(launch.privacy.settings(os.environ, here=False))
         if launch.rank() > 0:  # only rank 0 reports what is wrong with the command line
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (until job.run_rank)
     try:
-        if asked is not None and launch.under_mpi():
-            from .cli.train import run_asked
-
-            status = run_asked(asked)
+        if sys.argv[1:2] == [ASKED] and launch.under_mpi():
+            status = work(*sys.argv[2:])
         else:
             from .cli.commands import app
 

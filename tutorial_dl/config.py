@@ -74,6 +74,12 @@ class DataConfig:
     cache: str | None = option(
         "Local folder for copies of HDF5 files, made once per node.", metavar="DIR")
 
+    @property
+    def files(self) -> dict[str, str | None]:
+        """The options about HDF5 files, as `data.load` takes them."""
+        names = ("features", "labels", "validation", "cache")
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclass(frozen=True)
 class OptimizerConfig:
@@ -441,13 +447,6 @@ class RunConfig:
             for name, value in self.values().items()
             if name != "ranks" and value not in (None, OPTIONS[name].default)
         }
-
-    def words(self) -> list[str]:
-        """The command line of one rank: `train` and every option that is not at its default."""
-        words = ["train"]
-        for name, value in self.changed().items():
-            words += [OPTIONS[name].flag] if value is True else [OPTIONS[name].flag, str(value)]
-        return words
 
     @property
     def with_master(self) -> bool:

@@ -1,19 +1,21 @@
 """`python -m tutorial_dl evaluate` and `predict`: a trained model on data, by one or more ranks."""
 
-import json
+import json as as_json
 import warnings
 from pathlib import Path
 
-from numba_kernels import launch
-
 from .. import data as datasets
 from .. import models
+from .errors import check_writable
 from .train import tell, who_failed
 
 KERAS = (".keras", ".h5")
 
 
-def check(model_file: str, model: str | None, data: str, out: str | None, files: dict) -> None:
+def check(
+    what: str, model_file: str, model: str | None, data: str, part: str, out: str | None = None,
+    json: str | None = None, batch_size: int = 512, **files: str | None,
+) -> None:  # fmt: skip
     """Check everything that can be checked before ranks are started; ValueError, OSError."""
     path = Path(model_file)
     if not path.is_file():
@@ -27,27 +29,21 @@ def check(model_file: str, model: str | None, data: str, out: str | None, files:
     datasets.check(data, **files)
     if out is not None and Path(out).suffix not in (".npy", ".npz"):
         raise ValueError(f"predictions go to a file that ends in .npy or .npz, got {out!r}")
-
-
-def run(what: str, ranks: int | None, words: list[str], **given) -> int:
-    """Start ranks for the command, or, as one of them, do its work. Returns the exit status."""
-    if launch.under_mpi():
-        if ranks is not None:
-            raise ValueError(f"-n {ranks}, but mpiexec or srun has started the ranks already")
-        return work(what, **given)
-    return launch.run_ranks(ranks or 1, ["-m", "tutorial_dl", what, *words]).returncode
+    for file in (out, json):
+        if file not in (None, "-"):
+            check_writable(Path(file))
 
 
 def work(
-    what: str, model_file: str, model: str | None, data: str, part: str, out: str | None,
-    files: dict, json_file: str | None = None, batch_size: int = 512,
+    what: str, model_file: str, model: str | None, data: str, part: str, out: str | None = None,
+    json: str | None = None, batch_size: int = 512, **files: str | None,
 ) -> int:  # fmt: skip
     """The work of one rank; every rank calls it."""
     from numba_kernels.team.team import Team, abort_all
 
     from ..runtime.evaluation import evaluate, predict
     from ..runtime.handing_out import opened
-    from ..training.trainer import TRIED
+    from ..training.plan import TRIED
 
     team = Team()
     try:
@@ -61,7 +57,7 @@ def work(
             streamed = isinstance(samples, datasets.Stream)
             found["samples"] = samples.samples if streamed else len(samples)
             if team.rank == 0:
-                write_metrics(found, json_file)
+                write_metrics(found, json)
         else:
             outputs = predict(team, replica, samples, batch_size)
             if team.rank == 0:
@@ -109,10 +105,10 @@ def load(model_file: str, model: str | None, dataset):
 
 def write_metrics(found: dict, file: str | None) -> None:
     if file == "-":
-        print(json.dumps(found), flush=True)
+        print(as_json.dumps(found), flush=True)
         return
     if file is not None:
-        Path(file).write_text(json.dumps(found, indent=1) + "\n")
+        Path(file).write_text(as_json.dumps(found, indent=1) + "\n")
     samples = found.pop("samples")
     print(f"{samples} samples: " + ", ".join(f"{n} {v:.4g}" for n, v in found.items()), flush=True)
 

@@ -12,6 +12,7 @@ from numba_kernels import launch
 
 from .. import __version__, config
 from . import cluster, flags, notebooks  # noqa: F401  (flags changes what --help shows)
+from . import ranks as ranks_of
 from .errors import check_writable, fail, one_line
 from .parameters import (
     BATCH_SIZE,
@@ -116,15 +117,15 @@ def train(file: Path | None = None, **given) -> None:
         if (note := job.crowd(need or 1)) is not None:
             print(note, file=sys.stderr, flush=True)
         grace = SAVING_SECONDS if folder else 5.0
-        words = ["-m", "tutorial_dl", *asked.words()]
         # Both, so that a bar and the result go to the terminal on one way, and in their order.
         terminal = {TERMINAL: "both" if sys.stdout.isatty() else "1"} if sys.stderr.isatty() else {}
-        done = launch.run_ranks(
+        done = ranks_of.start(
+            "train",
             need or 1,
-            words,
+            asked.changed(),
             grace=grace,
             survive=asked.survives,
-            env=terminal | job.passed_on(asked),
+            env=terminal,
             preload=job.preload(asked.data.model),
         )
     except (ValueError, launch.LaunchError, OSError) as error:
@@ -160,54 +161,35 @@ app.command()(train)
 def tune(file: Path | None = None, **given) -> None:
     """Search for good options: many trainings, several at once, each on its own ranks."""
     from ..tuning.running import GONE as INSTEAD
-    from ..tuning.running import Search
-    from ..tuning.space import Space
     from . import tune as job
 
     given = {name: getattr(value, "value", value) for name, value in given.items()}
     own = {one.name: given.pop(one.name) for one in OF_SEARCH}
     gone = [one.name for one in GONE if given.pop(one.name) is not None]
-    files = {name: own[name] for name in ("report", "best_to")} | {"json": given.pop("json")}
-    resume = given.pop("resume")
+    more = {name: given.pop(name) for name in ("resume", "json")}
+    again = "; --resume goes on" if own["study"] else ""
     try:
         for name in gone:
             raise ValueError(f"--{name} is gone: {INSTEAD[name]}")
         if own["space"] is None:
             raise ValueError("tune needs --space FILE, which says what is searched")
-        if given["ranks"] is not None and launch.under_mpi():
-            raise ValueError(
-                f"-n {given['ranks']}, but mpiexec or srun has started the ranks already; leave "
-                "out -n"
-            )
-        if resume and own["study"] is None:
-            raise ValueError("--resume needs --study FILE")
         asked = given.pop("ranks")
-        base = config.RunConfig.of(**given)
-        other = ("space", "study", "report", "best_to")
-        same = [one.name for one in OF_SEARCH if one.name not in other]
-        search = Search(
-            Space.read(own["space"]), base, **{name: own[name] for name in same},
-            file=own["study"] and Path(own["study"]), resume=resume,
-        )  # fmt: skip
-        need = job.check(search, asked, files)
+        if asked is not None and launch.under_mpi():
+            raise ValueError(
+                f"-n {asked}, but mpiexec or srun has started the ranks already; leave out -n"
+            )
+        if more["resume"] and own["study"] is None:
+            raise ValueError("--resume needs --study FILE")
+        options = own | more | {"base": config.RunConfig.of(**given).changed()}
+        need = job.check(asked, **options)
         if launch.under_mpi():
-            raise typer.Exit(job.run_rank(search, files))
-        words = base.words()[1:]
-        for name, value in (own | files).items():
-            flag = f"--{name.replace('_', '-')}"
-            if name == "maximise":
-                words += [] if value is None else ["--maximise" if value else "--minimise"]
-            elif value is not None:
-                words += [flag, str(value)]
-        words += ["--resume"] if resume else []
-        status = job.start(search, need, words)
+            raise typer.Exit(job.work(**options))
+        status = job.start(need, options)
     except (ValueError, launch.LaunchError, OSError) as error:
         fail(str(error))
     except KeyboardInterrupt:
-        again = "; --resume goes on" if own["study"] else ""
         fail(f"interrupted{again}", 130)
     if status not in (0, 1, 2, 130):  # with these, a rank has printed the reason
-        again = "; --resume goes on" if own["study"] else ""
         fail(f"the coordinator (rank 0) was ended by {ending(status)}{again}", 1)
     raise typer.Exit(status)
 
@@ -393,21 +375,16 @@ def generate(
         raise typer.Exit(job.generate(found, checkpoint, number_of_samples, out, seed, condition))
 
 
-def apply(what: str, ranks: int | None, json: str | None = None, **given) -> None:
+def apply(what: str, ranks: int | None, **given) -> None:
     """Run `evaluate` or `predict`, whose options are `given`."""
     from . import applying as job
 
-    words = {name: str(value) for name, value in given.items() if value is not None}
-    words |= {} if json is None else {"json": json}
-    flat = [w for name, value in words.items() for w in (f"--{name.replace('_', '-')}", value)]
-    files = {name: given.pop(name) for name in ("features", "labels", "validation")}
-    out, part = given.pop("out", None), given.pop("part").value
+    options = given | {"what": what, "part": given["part"].value}
     with one_line():
         launch.check_ranks(1 if ranks is None else ranks)
-        job.check(given["model_file"], given["model"], given["data"], out, files)
-        for file in (out, json):
-            if file not in (None, "-"):
-                check_writable(Path(file))
-        raise typer.Exit(
-            job.run(what, ranks, flat, part=part, out=out, files=files, json_file=json, **given)
-        )
+        job.check(**options)
+        if not launch.under_mpi():
+            raise typer.Exit(ranks_of.start(what, ranks or 1, options).returncode)
+        if ranks is not None:
+            raise ValueError(f"-n {ranks}, but mpiexec or srun has started the ranks already")
+        raise typer.Exit(job.work(**options))

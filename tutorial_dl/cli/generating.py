@@ -14,7 +14,7 @@ def main(
     from ..replica import sampling
     from .applying import check, load
 
-    check(model_file, model, "text", None, dict.fromkeys(("features", "labels", "validation")))
+    check("generate", model_file, model, "text", "train")
     if not prompt:
         raise ValueError("--prompt needs at least one character")
     replica = load(model_file, model, data.load("text"))

@@ -15,7 +15,6 @@ from .. import models
 from ..data.dataset import Data
 from ..options import model_arguments_of
 from ..replica.gan import in_memory
-from ..training.setup import of_files
 
 ENDINGS = (".h5", ".hdf5")
 
@@ -44,7 +43,7 @@ def generate(
             conditions of the training data, by turns.
     """
     data = config.data
-    dataset = in_memory(datasets.load(data.data, **of_files(config)))
+    dataset = in_memory(datasets.load(data.data, **config.data.files))
     arguments = model_arguments_of(data.model_arguments, data.model)
     game = models.build(data.model, dataset, data.seed, arguments)
     if not hasattr(game, "discriminator"):

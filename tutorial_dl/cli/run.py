@@ -20,7 +20,9 @@ import psutil
 
 from numba_kernels import launch
 
+from ..config import RunConfig
 from ..training.prediction import copy_bandwidth, speed_up
+from . import ranks as ranks_of
 from .outcome import IN_STEP, of_gan, outcome
 from .report import COLUMNS, table, write
 from .train import preload
@@ -28,9 +30,9 @@ from .train import preload
 SECONDS = 300  # a run takes about 10 s; after this time it counts as failed
 
 # Learning rates were chosen on these digits: docs/asynchronous.md has the losses of others.
-ADAM = ("--learning-rate", "0.001")
-ELASTIC = ("--learning-rate", "0.4", "--momentum", "0.8")
-ENERGY = ("--learning-rate", "0.4")
+ADAM = {"learning_rate": 0.001}
+ELASTIC = {"learning_rate": 0.4, "momentum": 0.8}
+ENERGY = {"learning_rate": 0.4}
 
 
 class Case(NamedTuple):
@@ -39,14 +41,13 @@ class Case(NamedTuple):
     ranks: int
     batch_size: int
     epochs: int
-    more: tuple[str, ...] = ()
+    more: dict[str, float] = {}  # noqa: RUF012  (nobody changes it)
     rehearse: bool = True
 
-    def words(self) -> list[str]:
+    def options(self, **more) -> dict:
         """The options of the `train` command for this run."""
-        words = ["--model", self.model, "--data", "digits", "--strategy", self.strategy]
-        words += ["--batch-size", str(self.batch_size), "--epochs", str(self.epochs)]
-        return [*words, *self.more, *["--rehearse"] * self.rehearse]
+        own = {name: getattr(self, name) for name in self._fields if name not in ("ranks", "more")}
+        return RunConfig.of(data="digits", **own, **self.more, **more).changed()
 
 
 CASES = (
@@ -101,12 +102,12 @@ def train_all(most_ranks: int, others: list[float]) -> list[dict]:
         others.append(psutil.cpu_percent(interval=0.2) / 100 * psutil.cpu_count())
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "result.json")
-            words = ["-m", "tutorial_dl", "train", *one.words(), "--json", str(file)]
-            words += ["--quiet"]
+            options = one.options(json=str(file), quiet=True)
             try:
-                done = launch.run_ranks(
-                    one.ranks, words, timeout=SECONDS, env=one_thread, preload=preload(one.model)
-                )
+                done = ranks_of.start(
+                    "train", one.ranks, options, timeout=SECONDS, env=one_thread,
+                    preload=preload(one.model),
+                )  # fmt: skip
                 problem = done.returncode and f"ended with status {done.returncode}"
             except subprocess.TimeoutExpired:
                 problem = f"not finished within {SECONDS} s"

@@ -3,7 +3,6 @@
 A rank trains; if a run fails, one rank reports it, once.
 """
 
-import json
 import os
 import sys
 import sysconfig
@@ -24,9 +23,8 @@ from ..replica.base import check_ending
 from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden
 from ..training.columns import columns
-from ..training.setup import of_files, prepare, ranks_of
+from ..training.ranks import ranks_of
 from ..words import counted
-from . import ASKED
 from .errors import check_writable
 from .train_result import summary, write, write_config, write_timeline
 
@@ -43,7 +41,7 @@ def check(config: RunConfig) -> int | None:
     if config.strategy.strategy == "serial" and (ranks or 1) > 1:
         raise ValueError(f"strategy 'serial' uses 1 rank, not {ranks}; leave out -n {ranks}")
     models.check(config.data.model)
-    datasets.check(config.data.data, **of_files(config))
+    datasets.check(config.data.data, **config.data.files)
     log = output.log
     if log is not None and not Path(log).suffix:
         log = None  # a folder is made
@@ -86,20 +84,9 @@ def crowd(ranks: int) -> str | None:
     )
 
 
-def passed_on(config: RunConfig) -> dict[str, str]:
-    """The variable that tells `run_asked` the options."""
-    return {ASKED: json.dumps(config.changed())}
-
-
-def run_asked(options: str) -> int:
-    """The work of a rank that `train` has started with `passed_on`; returns the exit status."""
-    try:
-        config = RunConfig.of(**json.loads(options))
-        check(config)
-        return run_rank(config)
-    except (ValueError, launch.LaunchError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return 2
+def work(**options) -> int:
+    """The work of a rank that was started with these options; returns the exit status."""
+    return run_rank(RunConfig.of(**options))
 
 
 def run_rank(config: RunConfig) -> int:
@@ -167,27 +154,16 @@ def run_rank(config: RunConfig) -> int:
 
 def trainer_of(config: RunConfig, team):
     """The Trainer that a configuration describes, after the rehearsal that it may ask for."""
-    adapt = [lambda replica: replica, synchronised][config.data.sync_batch_norm]
+    from ..interop.layers import synchronised
+    from ..training.setup import prepare
+
     if config.output.rehearse:
         once = replace(config.schedule, epochs=1, target=None, patience=None)
         alone = replace(
             config, schedule=once, output=OutputConfig(quiet=True), checkpoint=CheckpointConfig()
         )
-        prepare(alone, team, adapt).fit(1)
-    return prepare(config, team, adapt)
-
-
-def synchronised(replica):
-    """The replica with synchronised batch normalisation, for --sync-batch-norm."""
-    from .. import replica as replicas
-    from ..interop.layers import sync_batch_normalization as layers
-
-    if replica.model is None:
-        raise ValueError("--sync-batch-norm needs a Keras model; this one has no layers of Keras")
-    model = layers.convert(replica.model)
-    if not any(isinstance(one, layers.SyncBatchNormalization) for one in model._flatten_layers()):
-        raise ValueError(f"--sync-batch-norm: model '{model.name}' has no BatchNormalization layer")
-    return replicas.of(model)
+        prepare(alone, team, synchronised).fit(1)
+    return prepare(config, team, synchronised)
 
 
 def leave(status: int) -> None:

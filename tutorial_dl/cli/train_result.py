@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..config import RunConfig
 from ..training.progress import TERMINAL
-from ..training.setup import optimizer_of, with_ranks
+from ..training.ranks import with_ranks
 
 # Columns of training/gan_quality.py that the printed line has, too
 QUALITY = ("discriminator_loss", "accuracy_asked", "separation", "profile_error",
@@ -17,10 +17,6 @@ QUALITY = ("discriminator_loss", "accuracy_asked", "separation", "profile_error"
 def summary(config: RunConfig, trainer) -> dict:
     """The result of a run, as `--json` writes it: numbers, texts, lists and dicts only."""
     history, strategy = trainer.history, config.strategy.strategy
-    # The rate asked for: the trainer's own may be that of step 0, at the foot of a warm-up.
-    asked = trainer.optimizer
-    if len(trainer.players) == 1:
-        asked = optimizer_of(config, trainer.replica, trainer.strategy).optimizer
     result = {
         "strategy": strategy,
         "ranks": trainer.team.size,
@@ -29,7 +25,7 @@ def summary(config: RunConfig, trainer) -> dict:
         "epochs": config.schedule.epochs,
         "batch_size": trainer.run.batch_size,
         "optimizer": trainer.optimizer.name,
-        "learning_rate": shortest(asked.learning_rate),
+        "learning_rate": shortest(trainer.run.player.rate),
         "momentum": getattr(trainer.optimizer, "momentum", None),
         "seed": config.data.seed,
         "one_copy": trainer.strategy.one_copy,
@@ -53,7 +49,7 @@ def summary(config: RunConfig, trainer) -> dict:
     }
     if trainer.players[1:]:
         result |= {f"{one.name}_{key}": value for one in trainer.players[1:] for key, value in (
-            ("learning_rate", shortest(one.optimizer.learning_rate)),
+            ("learning_rate", shortest(one.rate)),
             ("loss", history.last[f"{one.name}_loss"]),
             ("parameters", sum(s.size for s in one.replica.segments)),
         )}  # fmt: skip

@@ -7,20 +7,32 @@ from pathlib import Path
 
 from numba_kernels import launch
 
-from ..config import RunConfig
+from ..config import OPTIONS, RunConfig
 from ..tuning.coordinator import Refused
 from ..tuning.options import config_of
 from ..tuning.running import Search, run
+from ..tuning.space import Space
+from . import ranks as ranks_of
 from .errors import check_writable
 from .train import check as check_training
 from .train import leave, preload, tell, who_failed
 
 
-def check(search: Search, asked: int | None, files: dict[str, str | None]) -> int:
+def search_of(
+    space: str, study: str | None, resume: bool, base: dict, json: str | None, report: str | None,
+    best_to: str | None, **more,
+) -> tuple[Search, dict[str, str | None]]:  # fmt: skip
+    """The search that the options ask for, and the files to write: options of `tune`."""
+    file, files = study and Path(study), {"json": json, "report": report, "best_to": best_to}
+    return Search(Space.read(space), RunConfig.of(**base), **more, file=file, resume=resume), files
+
+
+def check(asked: int | None, **options) -> int:
     """Check everything that can be checked; returns the ranks in all.
 
     `asked` is the number of ranks asked for.
     """
+    search, files = search_of(**options)
     launch.check_ranks(2 if asked is None else asked)
     here = launched() if launch.under_mpi() else asked
     each = search.ranks_each(here)
@@ -40,24 +52,21 @@ def launched() -> int:
     return MPI.COMM_WORLD.size
 
 
-def start(search: Search, ranks: int, words: list[str]) -> int:
+def start(ranks: int, options: dict) -> int:
     """Start the ranks, and return the exit status of rank 0."""
-    done = launch.run_ranks(
-        ranks,
-        ["-m", "tutorial_dl", "tune", *words],
-        survive=True,
-        preload=preload(search.base.data.model) or "tutorial_dl.cli.search_ranks",
-    )
-    return done.returncode
+    model = options["base"].get("model", OPTIONS["model"].default)
+    needed = preload(model) or "tutorial_dl.cli.search_ranks"
+    return ranks_of.start("tune", ranks, options, survive=True, preload=needed).returncode
 
 
-def run_rank(search: Search, files: dict[str, str | None]) -> int:
+def work(**options) -> int:
     """The work of one rank; returns the exit status: 0, 1 if no trial was completed, 2, or 130."""
     import numpy as np
 
     from numba_kernels.team.team import Team, abort_all
 
     np.seterr(all="ignore")
+    search, files = search_of(**options)
     team = Team()
     launch.can_be_lost()
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__

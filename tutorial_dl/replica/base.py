@@ -401,17 +401,3 @@ def assign(replica: Replica, parameters: np.ndarray, state: np.ndarray) -> None:
 
 class LossNotFinite(FloatingPointError):
     """The loss is NaN or infinite; other FloatingPointErrors of a step are about the gradient."""
-
-
-def finite_gradient(replica: Replica, batch: Batch, **options) -> tuple[float, int]:
-    """Call `replica.compute_gradient(batch, ...)`; raise FloatingPointError if it is not finite.
-
-    Every rank checks before anything is exchanged: one rank's NaN must not reach all weights, and
-    afterwards its origin could no longer be found.
-    """
-    loss, samples = replica.compute_gradient(batch, **options)
-    if not isfinite(loss):
-        raise LossNotFinite(f"the loss is {loss}")
-    if not replica.gradient_is_finite:
-        raise FloatingPointError("the gradient is not finite")
-    return loss, samples

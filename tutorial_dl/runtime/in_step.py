@@ -89,28 +89,39 @@ class InStepLoop(Loop):
         run.tell("on_epoch_end", row)
 
     def round(self, batch: Batch) -> list[tuple[float, int]]:
-        """One step of each player; returns (mean loss, samples) of each."""
-        run = self.run
-        if not run.at_once:
-            return [self.step(player, player.part(batch, run)) for player in run.players]
-        parts = [player.part(batch, run) for player in run.players]
-        pairs = zip(run.players, parts, strict=True)
-        gradients = [self.step(player, part, "begin") for player, part in pairs]
-        both = zip(run.players, gradients, strict=True)
-        return [player.strategy.end(*its) for player, its in both]
+        """One step of each player; returns (mean loss, samples) of each.
 
-    def step(self, player: Player, batch: Batch, part: str = "step") -> tuple[float, int]:
-        """One step of a player, or the part of it that has this name in Strategy.
-
-        Raises NotFinite if its loss or its gradient is not finite.
+        Raises NotFinite if a loss or a gradient is not finite.
         """
+        run, done = self.run, []
+        if run.at_once:
+            return self.round_at_once(batch)
+        for player in run.players:
+            try:
+                done.append(player.strategy.step(player.part(batch, run)))
+            except FloatingPointError as error:
+                raise self.not_finite(player, error) from None
+        return done
+
+    def round_at_once(self, batch: Batch) -> list[tuple[float, int]]:
+        """As `round`, with all gradients at the weights before it."""
+        run, begun, done = self.run, [], []
+        parts = [player.part(batch, run) for player in run.players]
         try:
-            return getattr(player.strategy, part)(batch)
+            for player, part in zip(run.players, parts, strict=True):
+                begun.append(player.strategy.begin(part))
+            for player, its in zip(run.players, begun, strict=True):
+                done.append(player.strategy.end(*its))
         except FloatingPointError as error:
-            run, rate = self.run, player.strategy.optimizer.learning_rate
-            epoch = len(run.history.epochs) + 1
-            where = f"at step {run.steps + 1} (epoch {epoch}) on rank {run.team.rank}"
-            raise NotFinite(run.label(player, str(error), ": "), where, rate) from None
+            raise self.not_finite(player, error) from None
+        return done
+
+    def not_finite(self, player: Player, error: FloatingPointError) -> NotFinite:
+        """The error that says where training failed."""
+        run, rate = self.run, player.strategy.optimizer.learning_rate
+        epoch = len(run.history.epochs) + 1
+        where = f"at step {run.steps + 1} (epoch {epoch}) on rank {run.team.rank}"
+        return NotFinite(run.label(player, str(error), ": "), where, rate)
 
     def ends(self, signals) -> bool:
         """After an epoch: whether any rank wants to stop; after SIGTERM, raises Terminated."""

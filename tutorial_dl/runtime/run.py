@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -40,6 +40,9 @@ class Player:
         team: The ranks that train it: all ranks of the run.
         schedule: Its learning rate by step, or None.
         name: What its columns in the history begin with, if the run has several players.
+
+    Attributes:
+        rate: The optimizer's learning rate before its schedule; None: not known.
     """
 
     replica: Replica
@@ -48,6 +51,11 @@ class Player:
     team: Team
     schedule: Callable[[int], float] | None = None
     name: str = ""
+    rate: float | None = field(default=None, init=False)
+
+    def __post_init__(self):
+        self.strategy.join(self.team)
+        self.strategy.take(self.replica)
 
     def part(self, batch: Batch, run: Run) -> Batch:
         """The part of a batch that this player trains on, or is evaluated on: all of it.
@@ -109,10 +117,8 @@ class Run:
         if len(names) > 1 and not (all(names) and len(set(names)) == len(names)):
             raise ValueError(f"several players need different names, got {names}")
         for player in self.players:
-            player.strategy.join(player.team)
             if not player.strategy.team is player.team is self.team:
                 raise ValueError("a run, its players and their strategies must have the same team")
-            player.strategy.take(player.replica)
         if len({player.strategy.updates_a_step for player in self.players}) > 1:
             raise ValueError("all players of a run must make equally many updates per step")
         self.clock, self.callbacks = self.clock or Clock(), list(self.callbacks)

@@ -3,14 +3,17 @@ the same model. Strategies with a master derive from Rule (rule.py).
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from numba_kernels.optimizers import Optimizer
 from numba_kernels.spans import span
 
-from ..replica.base import Batch, Replica, TrainedBy, finite_gradient
+from ..replica.base import Batch, LossNotFinite, Replica, TrainedBy
 from ..replica.consistency import check_same_weights
 from ..replica.holding import Holding
 
@@ -140,6 +143,7 @@ class OneModel(Strategy):
 
     replica: Replica
     _seen = 0  # samples that this rank has used since its state was last averaged
+    _options: Mapping[str, Any] = MappingProxyType({})  # of the replica's compute_gradient
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         """Before the first step: put the replica's vectors where this strategy needs them."""
@@ -156,35 +160,35 @@ class OneModel(Strategy):
     def begin(self, batch: Batch) -> tuple[float, int]:
         """The first part of a step: this rank's gradient; returns (mean loss, samples)."""
         with span("gradient"):
-            return self.gradient(batch)
+            loss, samples, self._finite = finite_gradient(
+                self.replica, batch, self.loss_scale, **self._options
+            )
+        self._seen += samples
+        return loss, samples
 
     def end(self, loss: float, samples: int) -> tuple[float, int]:
         """The other part, from what `begin` returned: reduce and update; returns as `step` does."""
-        if (skipped := self.skipped(loss, samples)) is not None:
+        replica = self.replica
+        if self.loss_scale is not None and (skipped := self.skipped(loss, samples)) is not None:
             return skipped
-        loss, samples = self.constrained(self.update(loss, samples))
+        if self._options:
+            self.update.own, self.update.factor = replica.own, replica.own_factor
+        loss, samples = self.update(loss, samples)
+        if replica.constrained:
+            replica.constrain(replica.parameters)
         # Ranks that compute a sample together have counted it once each.
         return loss, samples * self.sharers.size // self.copies.size
 
     def resume(self) -> None:
         """After a failure: make all ranks agree again. (One rank agrees with itself.)"""
 
-    def gradient(self, batch: Batch, **options) -> tuple[float, int]:
-        """Compute this rank's gradient of a step; returns (mean loss, samples). See `skipped`."""
-        if self.loss_scale is None:
-            return finite_gradient(self.replica, batch, **options)
-        loss, samples, self._finite = self.loss_scale.gradient(self.replica, batch, **options)
-        return loss, samples
-
     def skipped(self, loss: float, samples: int) -> tuple[float, int] | None:
-        """Decide, after `gradient`, whether all ranks skip this step. Collective.
+        """With a loss scale, decide whether all ranks skip this step. Collective.
 
         Returns None if they do not. If some rank's gradient has overflowed, it returns what the
         step returns instead: the mean loss over the ranks where it is finite, and their number of
         samples.
         """
-        if self.loss_scale is None:
-            return None
         samples = samples if np.isfinite(loss) else 0
         sums = np.array([not self._finite, samples, samples * loss if samples else 0.0], float)
         overflows, samples, loss = self.team.allreduce(sums) if self.team.size > 1 else sums
@@ -193,12 +197,6 @@ class OneModel(Strategy):
             return None
         once = int(samples) * self.sharers.size // self.team.size
         return (float(loss / samples) if samples else 0.0), once
-
-    def constrained(self, done: tuple[float, int]) -> tuple[float, int]:
-        """After an update: keep the weights within the model's constraints; returns `done`."""
-        if self.replica.constrained:
-            self.replica.constrain(self.replica.parameters)
-        return done
 
     state = property(lambda self: self.update.state)
     states = property(lambda self: self.update.states if self.holding.stage else [self.state])
@@ -328,3 +326,23 @@ class Alike:
     def __init__(self, parameters: np.ndarray, holding: Holding) -> None:
         self.parameters = parameters
         self.segments = [part.here for part in holding.mine if part.alike]
+
+
+def finite_gradient(replica: Replica, batch: Batch, scale: Any = None, **options) -> tuple:
+    """Call `compute_gradient(batch, **options)`; returns (mean loss, samples, whether finite).
+
+    Every rank checks before anything is exchanged: one rank's NaN must not reach all weights, and
+    afterwards its origin could no longer be found. What is not finite raises FloatingPointError,
+    except with a dynamic LossScale `scale` (loss_scale.py).
+    """
+    if scale is not None:
+        replica.loss_scale = scale.scale
+    loss, samples = replica.compute_gradient(batch, **options)
+    if isfinite(loss) and replica.gradient_is_finite:
+        return loss, samples, True
+    if scale is None and not isfinite(loss):
+        raise LossNotFinite(f"the loss is {loss}")
+    if scale is None or not scale.dynamic:
+        at = "" if scale is None else f" at a loss scale of {scale.scale}"
+        raise FloatingPointError(f"the gradient is not finite{at}")
+    return loss, samples, False

@@ -59,9 +59,7 @@ class Hogwild(OneModel):
 
     def step(self, batch: Batch) -> tuple[float, int]:
         """One update by this rank; returns its own samples' mean loss, and their number."""
-        with span("gradient"):
-            loss, samples = self.gradient(batch)
-        self._seen += samples
+        loss, samples = self.begin(batch)
         if self.loss_scale is not None:
             self.loss_scale.update(finite=self._finite)
             if not self._finite:

@@ -18,7 +18,7 @@ from math import isfinite, log2
 
 import numpy as np
 
-from ..replica.base import Batch, Replica
+from ..replica.base import Replica
 
 FIRST, GROWTH_STEPS = 2.0**15, 2000  # as Keras has them
 LEAST = 2.0**-14  # below this scale, an infinite gradient has another cause
@@ -51,15 +51,6 @@ class LossScale:
     @values.setter
     def values(self, values) -> None:
         self.scale, self.good = float(values[0]), int(values[1])
-
-    def gradient(self, replica: Replica, batch: Batch, **options) -> tuple[float, int, bool]:
-        """Compute the replica's gradient; return (loss, samples, whether all is finite)."""
-        replica.loss_scale = self.scale
-        loss, samples = replica.compute_gradient(batch, **options)
-        finite = isfinite(loss) and replica.gradient_is_finite
-        if not finite and not self.dynamic:
-            raise FloatingPointError(f"the gradient is not finite at a loss scale of {self.scale}")
-        return loss, samples, finite
 
     def update(self, finite: bool) -> None:
         """Call after a step with whether the gradients of all ranks that share S were finite."""

@@ -33,7 +33,7 @@ from numba_kernels.step.step import Step
 from numba_kernels.team.team import Team
 
 from ..config import check_shard
-from ..replica.base import Batch, Replica
+from ..replica.base import Replica
 from .base import OneModel
 
 
@@ -198,14 +198,6 @@ class Synchronous(OneModel):
         state.step = int(team.broadcast(np.array([state.step]))[0])
         rate = team.broadcast(np.array([self.optimizer.learning_rate], np.float64))[0]
         self.optimizer = self.optimizer.at_rate(float(rate))
-
-    def begin(self, batch: Batch) -> tuple[float, int]:
-        with span("gradient"):
-            loss, samples = self.gradient(batch, **self._options)
-            if self._options:
-                self.update.own, self.update.factor = self.replica.own, self.replica.own_factor
-        self._seen += samples
-        return loss, samples
 
     def save(self) -> tuple[dict, dict, dict]:
         values, vectors, own = super().save()

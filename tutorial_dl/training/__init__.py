@@ -1,9 +1,11 @@
 """Training a model: the Trainer, and what it is given.
 
-trainer.py    `Trainer`, a thin front; setup.py makes one of a RunConfig (config.py)
+plan.py       `Plan`: every decision about a run, once; trainer.py: `Trainer`, a thin front
+setup.py      from the options of a command (config.py) to a Plan; ranks.py: on how many ranks
+gan.py        a Trainer of a GAN; gan_watch.py, gan_quality.py, gan_samples.py: what is seen of it
 optimizer_choice.py, schedules.py  the optimizer, and learning rates by step
 callbacks.py, keras_callbacks.py   what is called after each epoch; log.py: a file of its rows
-progress.py, notebook_progress.py, progress_plan.py  what rank 0 shows meanwhile
+progress.py, notebook_progress.py, outlook.py  what rank 0 shows meanwhile
 timeline.py   what every rank does when; span_kinds.py, timeline_figure.py: how it is drawn
 prediction.py how fast training should be
 """

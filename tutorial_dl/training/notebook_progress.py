@@ -12,7 +12,7 @@ import math
 import time
 
 from ..runtime.history import in_words
-from .progress_plan import Nothing, Plan
+from .outlook import Nothing, Outlook
 
 ROWS = 10  # of the table, the newest epochs
 WIDTH, HEIGHT = 360, 142  # of the curve
@@ -31,8 +31,8 @@ SECONDS = 1.0  # from one renewal to the next
 class NotebookProgress(Nothing):
     """The display; `show` is IPython's `display`, `now` a clock in seconds."""
 
-    def __init__(self, plan: Plan, show=None, now=time.monotonic):
-        self.plan, self.now, self.show = plan, now, show
+    def __init__(self, outlook: Outlook, show=None, now=time.monotonic):
+        self.outlook, self.now, self.show = outlook, now, show
         self.samples, self.begun, self.ended, self.shown = 0, now(), False, -math.inf
 
     def __enter__(self):
@@ -65,13 +65,13 @@ class NotebookProgress(Nothing):
     @property
     def share(self) -> float:
         """The share of all samples that was trained on; 0 for a stream of unknown length."""
-        total = (self.plan.samples or 0) * (self.plan.epochs - self.plan.before)
+        total = (self.outlook.samples or 0) * (self.outlook.epochs - self.outlook.before)
         return min(1.0, self.samples / total) if total else 0.0
 
     @property
     def status(self) -> str:
         seconds = self.now() - self.begun
-        words = f"{self.plan.words}, {self.plan.where}"
+        words = f"{self.outlook.words}, {self.outlook.where}"
         if self.ended:
             return f"{words}, {seconds:.1f} s"
         left = f", about {seconds / self.share - seconds:.0f} s left" if self.share > 0.02 else ""
@@ -79,21 +79,21 @@ class NotebookProgress(Nothing):
 
     def __repr__(self) -> str:
         """The status, and the newest epoch; for what can't show HTML."""
-        if not self.plan.done:
+        if not self.outlook.done:
             return self.status
         return f"{self.status}: " + ", ".join(
-            f"{name} {text}" for name, text in cells(self.plan.run.history.last).items()
+            f"{name} {text}" for name, text in cells(self.outlook.run.history.last).items()
         )
 
     def _repr_html_(self) -> str:
-        rows = self.plan.run.history.epochs
+        rows = self.outlook.run.history.epochs
         bar = "" if self.ended else f'<progress value="{self.share:.3f}" max="1"></progress> '
         parts = [f"<div>{bar}{html.escape(self.status)}</div>"]
         if len(rows) > 1:
             parts.append(curve(rows))
         if rows:
             parts.append(table(rows))
-        parts += [one.shown() for one in self.plan.run.callbacks]
+        parts += [one.shown() for one in self.outlook.run.callbacks]
         return "".join(parts)
 
 

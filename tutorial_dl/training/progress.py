@@ -12,7 +12,7 @@ import sys
 from tqdm import tqdm
 
 from .notebook_progress import NotebookProgress
-from .progress_plan import Nothing, Plan
+from .outlook import Nothing, Outlook
 
 LINE = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
 # The launcher sets it if its own stderr is a terminal (that of a rank is mpiexec's pipe), and to
@@ -28,14 +28,14 @@ def progress(words: str, run, epochs: int, shows: bool):
         epochs: To be trained now.
         shows: False: nothing is shown.
     """
-    plan = Plan(words, run, epochs)
+    outlook = Outlook(words, run, epochs)
     if not shows:
         return Nothing()
     if os.environ.get(TERMINAL) or sys.stderr.isatty():
-        return Bar(plan)
+        return Bar(outlook)
     if in_notebook():
-        return NotebookProgress(plan)
-    return EpochLines(plan)
+        return NotebookProgress(outlook)
+    return EpochLines(outlook)
 
 
 def in_notebook() -> bool:
@@ -49,11 +49,11 @@ def in_notebook() -> bool:
 class Bar(Nothing):
     """A bar in a terminal, no wider than that: epoch, share of the samples, speed, metrics."""
 
-    def __init__(self, plan: Plan):
-        self.plan, self.columns = plan, shutil.get_terminal_size().columns - 1
+    def __init__(self, outlook: Outlook):
+        self.outlook, self.columns = outlook, shutil.get_terminal_size().columns - 1
         self.bar = tqdm(
-            total=plan.samples and (plan.epochs - plan.before) * plan.samples,
-            desc=plan.where,
+            total=outlook.samples and (outlook.epochs - outlook.before) * outlook.samples,
+            desc=outlook.where,
             unit=" samples",
             unit_scale=True,
             mininterval=0.5,
@@ -68,7 +68,7 @@ class Bar(Nothing):
         self.bar.update(samples)
 
     def set_postfix(self, values: dict[str, str], refresh: bool = True) -> None:
-        self.bar.set_description_str(self.plan.where, refresh=False)
+        self.bar.set_description_str(self.outlook.where, refresh=False)
         # Without metrics, a line takes about 60 columns.
         room, shown = max(16, self.columns - 63), ""
         for name in sorted(values, key=lambda name: not name.startswith("val_")):
@@ -81,14 +81,14 @@ class Bar(Nothing):
 class EpochLines(Nothing):
     """Prints a line after each epoch."""
 
-    def __init__(self, plan: Plan):
-        self.plan = plan
+    def __init__(self, outlook: Outlook):
+        self.outlook = outlook
 
     def set_postfix(self, values: dict[str, str], refresh: bool = True) -> None:
-        row = self.plan.run.history.last
+        row = self.outlook.run.history.last
         metrics = ", ".join(f"{name} {value}" for name, value in values.items())
         print(
-            f"{self.plan.words}, epoch {row['epoch']} of {self.plan.epochs}: {metrics}; "
+            f"{self.outlook.words}, epoch {row['epoch']} of {self.outlook.epochs}: {metrics}; "
             f"{row['samples_per_second']:.0f} samples/s, {row['seconds']:.1f} s",
             file=sys.stderr,
             flush=True,

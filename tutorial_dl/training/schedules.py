@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..config import RunConfig
+from ..config import ScheduleConfig
 
 __all__ = [
     "Schedule", "constant", "cosine", "exponential", "learning_rates", "linear_rule", "piecewise",
@@ -194,7 +194,7 @@ DECAYS = {  # (rate, steps of the run) -> Schedule
 
 
 def planned(
-    config: RunConfig, rate: float, per_epoch: int | None, batch_size: int
+    asked: ScheduleConfig, rate: float, per_epoch: int | None, batch_size: int
 ) -> Schedule | None:
     """The schedule that the options of a run ask for; None if the rate stays as it is.
 
@@ -203,7 +203,6 @@ def planned(
     without one, at 0. `rate` is the optimizer's learning rate, `per_epoch` counts updates (None:
     not known).
     """
-    asked = config.schedule
     if asked.schedule == "constant" and not asked.warm_up and asked.batch_rule is None:
         return None
     if per_epoch is None and (asked.schedule != "constant" or asked.warm_up):

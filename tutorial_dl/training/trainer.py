@@ -1,60 +1,27 @@
 """`Trainer`: trains any model by any strategy."""
 
+import inspect
 import signal
 import weakref
-from collections.abc import Sized
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 
 import numpy as np
 
-from numba_kernels.optimizers.base import check_range
-from numba_kernels.team.team import Team, abort_all
+from numba_kernels.team.team import abort_all
 
-from .. import replica as replicas
-from .. import strategies
-from ..data import Batches, Dataset, Stream, dataset_of
+from ..data import dataset_of
 from ..data.streams import is_stream
-from ..data.weights import by_class
-from ..replica.accumulating import Accumulating
 from ..replica.base import check_ending
-from ..runtime.callback import callbacks_of
-from ..runtime.compilation import check_way
 from ..runtime.compilation import choose as choose_way
 from ..runtime.errors import Terminated, TrainingError
 from ..runtime.evaluation import predict
-from ..runtime.handing_out import StreamBatches, check_epochs, check_strategy, opened, tell
+from ..runtime.handing_out import check_epochs, opened
 from ..runtime.history import History
-from ..runtime.in_step import InStepLoop
-from ..runtime.master.loop import MasterLoop
-from ..runtime.run import Player, Run
 from ..runtime.termination import heeding
-from ..strategies.loss_scale import loss_scale_of
-from ..strategies.rule import Rule
-from .keras_callbacks import adapted
-from .optimizer_choice import choose
+from .plan import Plan
 from .progress import progress as progress_of
-from .schedules import schedule_of
 
 __all__ = ["History", "Trainer", "TrainingError"]
-
-TRIED = 4  # samples that a model is tried out on
-
-
-def check_fixed_batch(fixed: int, dataset: Dataset, batch_size: int, shared: bool) -> None:
-    """Raise ValueError unless every batch has the number of samples that the model insists on."""
-    words = f"the model is stateful, so its batches have {fixed} samples each"
-    if shared:
-        raise ValueError(
-            f"{words}, so ranks can't share a batch: train on one rank without accumulate, or "
-            "build its layers with stateful=False"
-        )
-    if batch_size != fixed:
-        raise ValueError(f"{words}: batch_size must be {fixed}, got {batch_size}")
-    for part in ("train", "validation"):
-        data = getattr(dataset, part)
-        if isinstance(data, Sized) and (n := len(data)) % fixed:
-            raise ValueError(f"{words}: {part} data must have a multiple of that, got {n}")
 
 
 @contextmanager
@@ -73,16 +40,18 @@ class Trainer:
     """Trains a model on a dataset by a strategy, on all ranks of the strategy's team.
 
     Args:
-        model: A Replica, or a compiled keras.Model.
+        model: A Replica, a compiled keras.Model, or a Game (replica/gan.py).
         dataset: Training and validation data, the same on every rank: a Dataset, or arrays
             ((x, y), (x_val, y_val)), or (x, y), of which the last samples are held out; see
             `data.loading.dataset_of` for weights of samples, and for data without targets. Or
             streams, (train, validation) or train alone: tf.data.Dataset, keras.utils.PyDataset,
             generators (`data.stream`); then the history has no validation columns.
-        strategy: Name of a strategy, or a strategy object (which has its team).
+        strategy: Name of a strategy, or a strategy object (which has its team). Of a game: for
+            both players, or a pair.
         optimizer: Name of an optimizer, or an optimizer object, ours or Keras's. None: the one that
             the model was compiled with, with its learning rate, schedule and clipping; without one,
-            the strategy's default, which is "adam" for most.
+            the strategy's default, which is "adam" for most. Of a game: a pair. A RunConfig: what
+            its options say.
         batch_size: Samples per update, over all ranks together (the global batch size B): more
             ranks do the same updates faster and end with the same weights. With an asynchronous
             strategy: samples per gradient of a worker. A stream brings its own batches.
@@ -91,7 +60,8 @@ class Trainer:
         progress: Whether rank 0 shows a progress bar; a line an epoch where there is no terminal.
         validation_batch_size: Samples that a rank evaluates at once; changes no result.
         timeline: A `timeline.Timeline` to record what every rank does, or None.
-        learning_rate: A number, or a function of the step (`schedules`); None: the optimizer's.
+        learning_rate: A number, a function of the step (`schedules`), or a ScheduleConfig, which
+            counts in epochs; None: the optimizer's.
         correct_momentum: Correct the momentum when the rate changes, see `Optimizer.at_rate`; None:
             yes, except with the schedule of a compiled optimizer, as Keras doesn't.
         accumulate: Number of micro-batches in which each rank computes its share of a batch, one
@@ -105,18 +75,18 @@ class Trainer:
             SIGTERM (a batch system's warning) writes a checkpoint and raises Terminated.
         checkpoint_every: Steps between two checkpoints; None: at the end of each epoch.
         keep_checkpoints: Number of newest checkpoints to keep.
+        check_every: Steps between two checks that all ranks have the same weights, besides the
+            check after each epoch. (With a master, workers' weights differ.)
         loss_scale: For models that compute in half precision (strategies/loss_scale.py): "auto" is
             "dynamic" for float16 and None otherwise; a number is a fixed scale.
         validation_split: The share of the samples to hold out for validation, if the data have no
             validation part; None: 0.2.
+        class_weight: Class -> weight of its samples in the loss of training, or "balanced"; see
+            `data.weights.by_class`.
         shuffle: Whether each epoch has an order of samples of its own (Batches), or of batches for
             a PyDataset. Other streams have their own order.
         compile: How TensorFlow computes a Keras model: "graph", "xla", or "auto", which measures
             both on a batch if the run is long enough (runtime/compilation.py).
-        class_weight: Class -> weight of its samples in the loss of training, or "balanced"; see
-            `data.weights.by_class`.
-        check_every: Steps between two checks that all ranks have the same weights, besides the
-            check after each epoch. (With a master, workers' weights differ.)
 
     Attributes, besides those of its Run (runtime/run.py: steps, history, stopped, replica ...):
         run: The state of training.
@@ -126,106 +96,12 @@ class Trainer:
         ValueError, TypeError: If an argument can't be used, before anything is trained.
     """
 
-    def __init__(
-        self,
-        model,
-        dataset: Dataset,
-        strategy="synchronous",
-        optimizer=None,
-        batch_size: int = 32,
-        seed: int = 0,
-        team: Team | None = None,
-        progress: bool = True,
-        validation_batch_size: int = 512,
-        timeline=None,
-        learning_rate=None,
-        correct_momentum: bool | None = None,
-        accumulate: int = 1,
-        clip_norm: float | None = None,
-        callbacks=(),
-        checkpoint=None,
-        checkpoint_every: int | None = None,
-        keep_checkpoints: int = 3,
-        check_every: int = 200,
-        loss_scale="auto",
-        validation_split: float | None = None,
-        class_weight=None,
-        shuffle: bool = True,
-        compile: str = "auto",
-    ):
-        if isinstance(strategy, str):
-            strategy = strategies.get(strategy)
-        replica = replicas.of(model)
-        strategy.join(replica.holding.team if replica.holding and team is None else team)
-        team = strategy.team
-        strategy.take(replica)
-        if accumulate != 1 and strategy.holding.stage:
-            replica.accumulate(accumulate)
-        elif accumulate != 1:
-            replica = Accumulating(replica, accumulate)
-        check_way(compile, replica)
-        strategy.loss_scale = loss_scale_of(loss_scale, replica)
-        dataset = dataset_of(dataset, split=validation_split)
-        dataset.check_finite()
-        if class_weight is not None:
-            train = dataset.train
-            weigh = Stream.weighted if isinstance(train, Stream) else by_class
-            dataset = replace(dataset, train=weigh(train, class_weight))
-        choice = choose(replica, strategy, optimizer)
-        choice.tell(team)
-        optimizer, clip_norm = (
-            choice.optimizer,
-            choice.clip_norm if clip_norm is None else clip_norm,
-        )
-        if correct_momentum is None:
-            correct_momentum = learning_rate is not None or choice.schedule is None
-        learning_rate = choice.schedule if learning_rate is None else learning_rate
-        schedule = None if learning_rate is None else schedule_of(learning_rate)
-        if schedule is not None:
-            optimizer = optimizer.at_rate(schedule(0))
-        if clip_norm is not None:
-            check_range("clip_norm", clip_norm)
-        loop = MasterLoop if isinstance(strategy, Rule) else InStepLoop
-        check_strategy(dataset, strategy, loop is MasterLoop)
-        tell(opened(dataset, team), team, batch_size)
-        if isinstance(dataset.train, Stream):
-            batch_size = dataset.train.batch_size
-        shared = accumulate != 1 or (team.size > 1 and strategy.shares_batches)
-        by_team = accumulate == 1 and not (isinstance(strategy, Rule) and strategy.synchronous)
-        alone = accumulate == 1 and loop is InStepLoop and strategy.updates_a_step == 1
-        if replica.changes_parameters and not (alone and not strategy.one_copy):
-            raise ValueError(
-                "a model with SpectralNormalization, which changes weights as it computes, needs "
-                "strategy 'synchronous' or 'serial', without accumulate and one_copy"
-            )
-        replica.try_out(dataset.train.take(slice(0, replica.fixed_batch or TRIED)), shared, by_team)
-        if replica.fixed_batch is not None:
-            check_fixed_batch(replica.fixed_batch, dataset, batch_size, shared or team.size > 1)
-            validation_batch_size = replica.fixed_batch
-        rank, ranks = loop.shard(strategy.sharers)
-        if isinstance(dataset.train, Stream):
-            batches = StreamBatches(dataset.train, team, seed, shuffle)
-        else:
-            round_size = batch_size * strategy.updates_a_step
-            batches = Batches(dataset.train, round_size, seed, rank, ranks, shuffle)
-        self.run = Run(
-            [Player(replica, strategy, optimizer, team, schedule)],
-            dataset,
-            batches,
-            loop.layout(strategy, team),
-            team,
-            callbacks=callbacks_of(map(adapted, callbacks)),
-            timeline=timeline,
-            validation_batch_size=validation_batch_size,
-            correct_momentum=correct_momentum,
-            accumulate=accumulate,
-            clip_norm=clip_norm,
-            check_every=check_every,
-            compile=compile,
-        )
-        self.loop, self.progress = loop(self.run), progress
-        if checkpoint is not None:
-            self.run.saving = self.loop.saving(checkpoint, checkpoint_every, keep_checkpoints)
+    def __init__(self, *arguments, **named):  # see __signature__
+        plan = Plan(*arguments, **named)
+        self.loop, self.progress = plan.loop(), plan.progress
+        self.run = self.loop.run
+
+    __init__.__signature__ = inspect.signature(Plan.__init__)
 
     @classmethod
     def of(cls, loop, progress: bool = True) -> "Trainer":

@@ -28,11 +28,12 @@ from numba_kernels.team.stall import has_ended
 from .. import data as datasets
 from ..config import OutputConfig, RunConfig
 from ..extras import missing
+from ..interop.layers import synchronised
 from ..runtime.callback import Callback
 from ..runtime.errors import NotFinite, telling_line
 from ..runtime.handing_out import opened
 from ..training.columns import columns
-from ..training.setup import of_files, prepare
+from ..training.setup import prepare
 from ..user_function import is_reference
 from .coordinator import GRACE, Link, Refused
 from .folds import fold_of
@@ -207,7 +208,7 @@ class Cell:
             return {}
         found: dict[str, None] = {}
         for values in sets_of_each_model(self.space):
-            trainer = prepare(config_of(self.base, values), self.team, dataset=fold)
+            trainer = prepare(config_of(self.base, values), self.team, synchronised, fold)
             found |= dict.fromkeys(columns(trainer))
             del trainer
             self._forget()
@@ -224,7 +225,7 @@ class Cell:
         if self.merit is None:
             self.merit = merit_of(self.name_of_merit)
         if self.dataset is None:
-            loaded = datasets.load(self.base.data.data, **of_files(self.base))
+            loaded = datasets.load(self.base.data.data, **self.base.data.files)
             self.dataset = opened(loaded, self.team)
 
     def choose(self, request: dict) -> dict:
@@ -295,7 +296,7 @@ class Cell:
         config = config_of(self.base, task["values"])
         self._load()
         fold = fold_of(self.dataset, task["fold"], self.folds, self.base.data.seed)
-        trainer = prepare(config, self.team, dataset=fold)
+        trainer = prepare(config, self.team, synchronised, fold)
         reporter = Reporter(self, task["trial"], config.schedule.epochs)
         trainer.callbacks.append(reporter)
         trainer.fit_to(config.schedule.epochs)

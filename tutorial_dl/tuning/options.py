@@ -51,7 +51,7 @@ def check(space: Space, base: RunConfig, ranks: int) -> None:
     A name must be an option of `train`, or an argument of the model's function. Every choice and
     both ends of every range must be values that it takes.
     """
-    from ..training.setup import ranks_of
+    from ..training.ranks import layout_of, ranks_of
 
     known, taken = searchable(), None
     for name, one in space:
@@ -77,8 +77,6 @@ def check(space: Space, base: RunConfig, ranks: int) -> None:
             if made.strategy.strategy == "serial" and ranks > 1:
                 raise ValueError(f"strategy 'serial' uses 1 rank, a training has {ranks}")
             if made.with_master:
-                from ..training.setup import layout_of
-
                 layout_of(made, ranks)
             elif need not in (None, ranks):
                 raise ValueError(f"needs {need} ranks, a training has {ranks}")

@@ -72,7 +72,7 @@ class Search:
 
     def ranks_each(self, ranks: int | None) -> int:
         """Ranks of each cell, of `ranks` in all, or of as many as it needs (None)."""
-        from ..training.setup import ranks_of
+        from ..training.ranks import ranks_of
 
         if ranks is None:
             return ranks_of(self.base) or 1

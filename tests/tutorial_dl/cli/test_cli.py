@@ -20,7 +20,7 @@ from commands_on_ranks import on_these_ranks, told
 
 from numba_kernels import environment, launch
 from tutorial_dl import __main__
-from tutorial_dl.cli import run, train
+from tutorial_dl.cli import train
 
 USERS_FILE = """
 import numpy as np
@@ -436,8 +436,8 @@ def test_the_main_job(command, tmp_path):
 @pytest.mark.thorough
 def test_its_gan_learns_to_draw_digits(command, users_folder):
     """In 18 epochs; the main job's 30 are for the eye."""
-    words = run.GAN._replace(epochs=18).words()
-    done = command("train", "-n", "2", *words, "--quiet", "--json", "gan.json")
+    words = ("--model", "digits-gan", "--epochs", "18", "--quiet", "--json", "gan.json")
+    done = command("train", "-n", "2", *words)
     assert done.returncode == 0, done.stderr
     result = json.loads((users_folder / "gan.json").read_text())
     assert result["accuracy_asked"] >= 0.85 and result["missing_classes"] == 0

@@ -30,7 +30,7 @@ from tutorial_dl.config import (
     taken_by,
 )
 from tutorial_dl.training import schedules
-from tutorial_dl.training.setup import ranks_of, with_ranks
+from tutorial_dl.training.ranks import ranks_of, with_ranks
 
 ROOT = Path(__file__).parents[3]
 OTHERS = {
@@ -98,7 +98,7 @@ def refused(*words):
 
 def test_defaults(parsed):
     assert parsed("train") == RunConfig()
-    assert RunConfig().words() == ["train"]
+    assert RunConfig().changed() == {}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -107,10 +107,12 @@ def test_each_word_goes_through(parsed, name):
     said = RunConfig.of(**{"strategy": strategy, name: OTHERS[name]})
     assert said.values()[name] != RunConfig().values()[name]
     if name == "ranks":  # not passed on, because the ranks have been started
-        assert said.words() == ["train"]
+        assert said.changed() == {}
         assert parsed("train", "-n", "2", under_mpi=False) == said
     else:
-        assert parsed(*said.words()) == said
+        pairs = ((OPTIONS[n].flag, value) for n, value in said.changed().items())
+        words = [w for flag, v in pairs for w in ([flag] if v is True else [flag, str(v)])]
+        assert parsed("train", *words) == said
         assert RunConfig.of(**json.loads(json.dumps(said.changed()))) == said  # how ranks get them
 
 

@@ -18,7 +18,7 @@ from tutorial_dl.replica.layered import mlp_layers
 from tutorial_dl.replica.layers import Dense
 from tutorial_dl.replica.transformer import Attention, transformer_layers
 from tutorial_dl.training import callbacks
-from tutorial_dl.training.setup import context_parallel
+from tutorial_dl.training.setup import part_of_model
 
 WITHIN = {"float32": 1e-5, "float64": 1e-12}
 RANDOM = np.random.default_rng(5)
@@ -359,4 +359,4 @@ def test_what_does_not_fit_is_refused_in_one_line(on_ranks, tmp_path):
     assert status == 2 and line in said and said.count("\n") == 1
     config = RunConfig.of(context=2, model="dense")
     with pytest.raises(ValueError, match=r"--context takes Keras models.*'dense' is a Den"):
-        context_parallel(config, None, DenseReplica((4, 3, 2)))
+        part_of_model("context", config, None, DenseReplica((4, 3, 2)))

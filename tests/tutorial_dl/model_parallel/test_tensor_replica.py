@@ -24,7 +24,7 @@ from tutorial_dl.model_parallel.tensor_replica import rules_of
 from tutorial_dl.replica import DenseReplica, LayeredReplica, TransformerReplica
 from tutorial_dl.replica.layered import cnn_layers, mlp_layers
 from tutorial_dl.replica.layers import Dense
-from tutorial_dl.training.setup import tensor_parallel
+from tutorial_dl.training.setup import part_of_model
 
 TOKENS = np.random.default_rng(5).integers(0, 9, (40, 12))
 SOME = Data.of(TOKENS[:, :-1], TOKENS[:, 1:])  # 11 positions, which neither 2 nor 3 ranks divide
@@ -147,7 +147,7 @@ def test_rules_that_fit():
 def test_what_does_not_fit_is_refused_in_one_line():
     config = RunConfig.of(tensor=2, model="dense")
     with pytest.raises(ValueError, match=r"--tensor takes Keras models.*'dense' is a Dense"):
-        tensor_parallel(config, None, DenseReplica((4, 3, 2)))
+        part_of_model("tensor", config, None, DenseReplica((4, 3, 2)))
     grid = SimpleNamespace(axes={"data": 1, "pipeline": 1, "context": 2, "tensor": 2})
     with pytest.raises(ValueError, match=re.escape("leave --context out, or use a Keras model")):
         LayeredTensorReplica(whole(), grid)

@@ -172,7 +172,7 @@ def test_players_need_names_of_their_own():
 
     from tutorial_dl.runtime.run import Player, Run
 
-    strategy = SimpleNamespace(updates_a_step=1)
+    strategy = SimpleNamespace(updates_a_step=1, join=lambda team: None, take=lambda replica: None)
     players = [Player(None, strategy, None, None, name=name) for name in ("one", "one")]
     with pytest.raises(ValueError, match="need different names"):
         Run(players, None, None, None, None)

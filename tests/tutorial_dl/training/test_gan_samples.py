@@ -16,7 +16,7 @@ from tutorial_dl.training import gan_samples
 from tutorial_dl.training.gan import average_of, gan_trainer
 from tutorial_dl.training.gan_samples import Samples, inked, tiled
 from tutorial_dl.training.notebook_progress import NotebookProgress, curve
-from tutorial_dl.training.progress_plan import Plan
+from tutorial_dl.training.outlook import Outlook
 
 
 def test_samples_stand_in_rows():
@@ -141,7 +141,7 @@ def test_a_notebook_shows_them_while_it_trains():
     assert not np.array_equal(samples.newest[1], now)
 
     display = SimpleNamespace(update=lambda what: shown.append(what._repr_html_()))
-    with NotebookProgress(Plan("a", trainer.run, 1), lambda what, display_id: display):
+    with NotebookProgress(Outlook("a", trainer.run, 1), lambda what, display_id: display):
         pass
     assert shown[-1].endswith(samples.shown()) and 'alt="generated samples, epoch 2"' in shown[-1]
     assert curve(trainer.history.epochs).count("<polyline") == 2

@@ -8,7 +8,7 @@ import pytest
 
 from tutorial_dl.training import History, progress
 from tutorial_dl.training.notebook_progress import NotebookProgress, curve
-from tutorial_dl.training.progress_plan import Nothing, Plan
+from tutorial_dl.training.outlook import Nothing, Outlook
 
 
 def trainer_of(**options):
@@ -61,7 +61,7 @@ def trained(epochs, seconds, before=0, steps=4, samples=100):
     dataset = SimpleNamespace(train=range(samples))
     run = SimpleNamespace(history=history, dataset=dataset, callbacks=[])
     display = Display(clock)
-    plan = Plan("synchronous on 4 ranks", run, epochs)
+    plan = Outlook("synchronous on 4 ranks", run, epochs)
     with NotebookProgress(plan, display, lambda: clock.now) as shown:
         for epoch in range(before, before + epochs):
             for _ in range(steps):

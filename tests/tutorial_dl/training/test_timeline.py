@@ -14,7 +14,6 @@ from trace_format import check_format
 from numba_kernels import launch
 from numba_kernels.spans import SUMS
 from tutorial_dl import timeline
-from tutorial_dl.config import RunConfig
 from tutorial_dl.training import timeline_figure as plotting
 from tutorial_dl.training.span_kinds import KINDS, flat, kind, share_out
 
@@ -298,9 +297,3 @@ def test_bad_paths(monkeypatch, capfd, tmp_path, name, message):
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and message in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_the_option_reaches_the_ranks():
-    words = RunConfig.of(strategy="serial", timeline="a b.json").words()
-    assert words[words.index("--timeline") + 1] == "a b.json"
-    assert "--timeline" not in RunConfig.of(strategy="serial").words()

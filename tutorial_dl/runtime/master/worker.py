@@ -13,7 +13,8 @@ from numba_kernels.optimizers.clipping import clip_by_norm
 from numba_kernels.spans import span
 
 from ...data import Batches, shard
-from ...replica.base import LossNotFinite, assign, finite_gradient
+from ...replica.base import LossNotFinite, assign
+from ...strategies.base import finite_gradient
 from ..evaluation import Sums
 from .client import Client
 from .messages import Answer, Kind, NotFiniteAt, Order, Report, flat
@@ -67,9 +68,7 @@ class Computing:
         with span("data"):
             batch = self.items.batch(task, number)
         with span("gradient"):
-            if self.loss_scale is None:
-                return *finite_gradient(self.replica, batch), True
-            return self.loss_scale.gradient(self.replica, batch)
+            return finite_gradient(self.replica, batch, self.loss_scale)
 
     def measure(self, part: Part) -> np.ndarray:
         """The numbers of the model's metrics (`Replica.measure`) on a part, as one vector."""

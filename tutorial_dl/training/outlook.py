@@ -1,9 +1,9 @@
-"""`Plan`: what is to be trained, for those who show how far it is; `Nothing`: what they can do."""
+"""`Outlook`: what is to be trained, for those who show it; `Nothing`: what they can do."""
 
 from ..data import Stream
 
 
-class Plan:
+class Outlook:
     """What is to be trained, and how far that is.
 
     Attributes:
