@@ -205,8 +205,8 @@ def test_the_course_has_a_card_for_each_notebook_with_its_figure():
     assert [name for part in gallery.PARTS.values() for name in part] == list(NOTEBOOKS)
     assert not set(gallery.FIGURES.items()) - ids and set(gallery.FIGURES) == set(NOTEBOOKS)
     drawn = cells.Cell("allreduce", "strip", "Rings", "x", frozenset(), ((".png", b"p"),))
-    readme = (ROOT / "README.md").read_text()
-    made = gallery.course([drawn], readme, {"allreduce": "**Time**: 60 minutes."})
+    table = (ROOT / "notebooks/README.md").read_text()
+    made = gallery.course([drawn], table, {"allreduce": "**Time**: 60 minutes."})
     cards = made.split(":::{container} card\n")
     assert len(cards) == len(NOTEBOOKS) + 1
     (card,) = [one for one in cards if "5. Allreduce" in one]
