@@ -83,17 +83,23 @@ def option(help: str, default=None, **more):
     return field(default=default, metadata={"help": help, **more})
 
 
-def check_timeline(path: Path) -> None:
+def check_timeline(path: str | Path) -> None:
     """Raise ValueError if the suffix of a timeline's file does not name a format."""
-    if path.suffix.lower() not in TIMELINES:
+    if Path(path).suffix.lower() not in TIMELINES:
         raise ValueError(
             f"timeline must be a file name that ends in {', '.join(TIMELINES)}, got {str(path)!r}"
         )
 
 
-def check_log(path: Path) -> None:
+def check_upward(text: str) -> None:
+    """Raise ValueError unless this is a number of exchanges, or auto."""
+    if text != "auto" and not (text.isdecimal() and int(text)):
+        raise ValueError(f"--upward must be a whole number of at least 1, or auto, got {text!r}")
+
+
+def check_log(path: str | Path) -> None:
     """Raise ValueError unless the name is that of a file for rows, or of a folder."""
-    if path.suffix not in ("", *LOGS):
+    if Path(path).suffix not in ("", *LOGS):
         raise ValueError(
             f"log must end in {' or '.join(LOGS)}, or be a folder for TensorBoard, got "
             f"{str(path)!r}"

@@ -176,8 +176,8 @@ def test_a_signal_that_comes_too_late_is_not_lost():
     ("words", "says"),
     [
         (["--base-batch-size", "16"], "has no effect without --batch-rule"),
-        (["--resume"], "--resume needs --checkpoint FOLDER"),
-        (["--checkpoint-every", "5"], "--checkpoint-every needs --checkpoint FOLDER"),
+        (["--resume"], "--resume has no effect without --checkpoint"),
+        (["--checkpoint-every", "5"], "--checkpoint-every has no effect without --checkpoint"),
         (["--checkpoint", "here/nosuch/deep"], "there is no folder here/nosuch"),
         (["--checkpoint", "file"], "file is not a folder"),
         (
