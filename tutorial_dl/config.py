@@ -31,6 +31,7 @@ from .options import (
     check_upward,
     class_weight_of,
     model_arguments_of,
+    monitor_of,
     option,
     target_of,
     tensor_rules_of,
@@ -116,8 +117,11 @@ class ScheduleConfig:
         choices=("linear", "square-root"))
     base_batch_size: int = option("Batch size for which the learning rate was tuned.", 32, least=1)
     patience: int | None = option(
-        "Stop after EPOCHS epochs without a lower validation loss; of a GAN, without better "
-        "samples.", least=1, metavar="EPOCHS")
+        "Stop after EPOCHS epochs without a lower validation loss (or better --monitor); of a GAN, "
+        "without better samples.", least=1, metavar="EPOCHS")
+    monitor: str | None = option(
+        "Metric for --patience and --save-best; default: val_loss. NAME:max or NAME:min says which "
+        "is better, where the name does not.", metavar="NAME[:max|:min]")
     target: str | None = option(
         "Stop when METRIC reaches X, for example val_accuracy=0.97.", metavar="METRIC=X")
 
@@ -312,7 +316,8 @@ class OutputConfig:
     save: str | None = option(
         "Save the trained model: .keras or .h5 for a Keras model, else .npz.", metavar="FILE")
     save_best: str | None = option(
-        "Save the model after each epoch with the lowest validation loss so far.", metavar="FILE")
+        "Save the model after each epoch with the lowest validation loss (or best --monitor) so "
+        "far.", metavar="FILE")
     timeline: str | None = option(
         "Record what every rank does when: .json for Perfetto, .png, .svg or .pdf for a figure.",
         metavar="FILE")
@@ -406,6 +411,7 @@ class RunConfig:
             (self.output.log, check_log),
             (self.data.model_arguments, lambda text: model_arguments_of(text, self.data.model)),
             (self.schedule.target, target_of),
+            (self.schedule.monitor, monitor_of),
             (self.data.class_weight, class_weight_of),
             (self.tensor.tensor_rules, tensor_rules_of),
         )
@@ -422,6 +428,8 @@ class RunConfig:
                 if name in given and owner not in given:
                     flags = OPTIONS[name].flag, OPTIONS[owner].flag
                     raise ValueError("{} has no effect without {}".format(*flags))
+        if "monitor" in given and not given & {"patience", "save_best"}:
+            raise ValueError("--monitor has no effect without --patience or --save-best")
         for owner, names in EXCLUDED_BY.items():
             for name in names:
                 if owner in given and name in given:
@@ -538,9 +546,11 @@ def read(path: Path) -> dict[str, Any]:
     """The options in a --config file, by name; ValueError if it is unreadable or one is wrong.
 
     The file is TOML with one table per component, or JSON: such an object, or a result of `--json`,
-    whose "config" is taken.
+    whose "config" is taken, without the files that this run has written.
     """
     try:
+        if not path.is_file() and path.exists():
+            raise ValueError("it is no file")
         text = path.read_text(encoding="utf-8")
         tables = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
@@ -548,8 +558,9 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"cannot read {path}: {reason}") from None
     if not isinstance(tables, dict):
         raise ValueError(f"{path} must hold tables of options, got a {type(tables).__name__}")
-    if path.suffix == ".json":
-        tables = tables.get("config", tables)
+    own: tuple[str, ...] = ()
+    if path.suffix == ".json" and "config" in tables:
+        tables, own = tables["config"], WRITTEN
     found = {}
     try:
         for table, values in tables.items():
@@ -559,10 +570,23 @@ def read(path: Path) -> dict[str, Any]:
                 if name not in OPTIONS or OPTIONS[name].table != table:
                     near = _nearest(name, OPTIONS, "see train --help")
                     raise ValueError(f"unknown option {name!r} in [{table}]; {near}")
-                found[name] = OPTIONS[name].checked(value)
+                if name not in own:
+                    found[name] = OPTIONS[name].checked(value)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return found
+
+
+WRITTEN = (
+    "checkpoint",
+    "checkpoint_every",
+    "resume",
+    "log",
+    "json",
+    "save",
+    "save_best",
+    "timeline",
+)  # fmt: skip  (options of files that a run writes)
 
 
 def _not_a_table(name: str) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 LOGS = (".csv", ".jsonl")  # other names: a folder for TensorBoard
+RISING = ("acc", "auc", "precision", "recall", "f1", "iou", "dice_score")
+FALLING = ("loss", "error", "distance")
 TIMELINES = (".json", ".png", ".svg", ".pdf")  # a trace for Perfetto, or a figure
 
 
@@ -115,6 +117,17 @@ def target_of(text: str) -> tuple[str, float]:
         raise ValueError(
             f"target must be METRIC=NUMBER, for example val_accuracy=0.97, got {text!r}"
         ) from None
+
+
+def monitor_of(text: str) -> tuple[str, str]:
+    """The metric's name in a --monitor option, and "max" or "min": which value of it is better."""
+    name, _, mode = text.partition(":")
+    rising = any(word in name.lower() for word in RISING)
+    if not mode and (rising or any(word in name for word in FALLING)):
+        mode = "max" if rising else "min"
+    if mode not in ("max", "min"):
+        raise ValueError(f"monitor must say what is better, {name}:max or {name}:min, got {text!r}")
+    return name, mode
 
 
 def class_weight_of(text: str) -> dict[int, float] | str:

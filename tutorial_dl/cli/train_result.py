@@ -17,7 +17,8 @@ QUALITY = ("discriminator_loss", "accuracy_asked", "separation", "profile_error"
 def summary(config: RunConfig, trainer) -> dict:
     """The result of a run, as `--json` writes it: numbers, texts, lists and dicts only."""
     history, strategy = trainer.history, config.strategy.strategy
-    result = {
+    metrics = {n: v for n, v in history.last.items() if n not in ("epoch", "seconds")}
+    result = metrics | {
         "strategy": strategy,
         "ranks": trainer.team.size,
         "model": config.data.model,

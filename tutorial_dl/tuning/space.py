@@ -331,9 +331,11 @@ def _distribution(name: str, table: Any) -> BaseDistribution:
             raise ValueError(f"{say}choices must be a list, got {choices!r}")
         if not all(isinstance(choice, int | float | str) for choice in choices):
             raise ValueError(f"{say}choices must be numbers, texts or booleans")
-        if len(choices) < 2 or len(set(choices)) < len(choices):
+        twice = [one for place, one in enumerate(choices) if one in choices[:place]]
+        if len(choices) < 2 or twice:
+            why = f"; {twice[0]!r} stands twice" if twice else ""
             raise ValueError(
-                f"{say}choices must be at least 2 different values (1, 1.0 and true are equal)"
+                f"{say}choices must be at least 2 different values (1, 1.0 and true are equal){why}"
             )
         if "low" in table or "high" in table or log:
             raise ValueError(f"{say}a category has choices, and neither low, high nor log")

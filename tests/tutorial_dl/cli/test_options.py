@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tutorial_dl.config import (
     COMPONENTS,
     OPTIONS,
     STRATEGY_OPTIONS,
+    CheckpointConfig,
     RunConfig,
     markdown,
     read,
@@ -38,7 +40,7 @@ OTHERS = {
     "model": "softmax", "data": "curve", "strategy": "downpour", "epochs": 7, "batch_size": 64,
     "optimizer": "lamb", "learning_rate": 0.0, "seed": 3, "quiet": True, "json": "-",
     "one_copy": True, "save": "m.npz", "save_best": "b.npz", "timeline": "t.png",
-    "schedule": "cosine", "warm_up": 1.5,
+    "schedule": "cosine", "warm_up": 1.5, "monitor": "val_accuracy:max",
     "batch_rule": "square-root", "base_batch_size": 16, "accumulate": 2, "clip_norm": 0.25,
     "compression": "top_k", "patience": 4, "target": "val_loss=0", "report_every": 9,
     "checkpoint": "folder", "checkpoint_every": 12, "resume": True, "features": "x",
@@ -138,9 +140,13 @@ def test_a_file_as_written_is_the_same_run(parsed, tmp_path, options):
     file, result = tmp_path / "run.toml", tmp_path / "result.json"
     file.write_text(said.toml(), encoding="utf-8")
     result.write_text(json.dumps({"loss": 0.5, "config": said.tables()}))
-    for one in (file, result):
-        assert RunConfig.of(**read(one)) == said
-        assert parsed("train", "--config", str(one), under_mpi=False) == said
+    # Files that a run has written are its own: the next one does not write them again.
+    files = ("log", "json", "save", "save_best", "timeline")
+    output = replace(said.output, **dict.fromkeys(files))
+    again = replace(said, output=output, checkpoint=CheckpointConfig())
+    for one, taken in ((file, said), (result, again)):
+        assert RunConfig.of(**read(one)) == taken
+        assert parsed("train", "--config", str(one), under_mpi=False) == taken
     # Under mpiexec, the number of ranks is that of mpiexec.
     assert parsed("train", "--config", str(file)).layout.ranks is None
 
@@ -278,6 +284,11 @@ def test_a_number_out_of_range_is_refused_before_ranks_start(monkeypatch, words,
         (
             {"ranks": 6, "tensor": 2, "pipeline": 2},
             "2 stages of tensor groups of 2 ranks: use a mu",
+        ),
+        ({"monitor": "val_loss"}, "--monitor has no effect without --patience or --save-best"),
+        (
+            {"monitor": "val_x", "patience": 1},
+            "say what is better, val_x:max or val_x:min, got 'va",
         ),
         ({"tensor_rules": "a=rows"}, "--tensor-rules has no effect without --tensor"),
         ({"sequence_parallel": True}, "--sequence-parallel has no effect without --tensor"),

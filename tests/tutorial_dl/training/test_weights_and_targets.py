@@ -132,7 +132,6 @@ def test_the_last_samples_are_held_out():
 
 
 WRONG_CLASSES = [
-    ({2: 1.0}, "class 2, which no sample has; classes are 0 to 1"),
     ({0: -1.0}, "at least 0"),
     ({0: np.nan}, "finite"),
     ("equal", "or 'balanced', got 'equal'"),
