@@ -1,4 +1,4 @@
-"""The costs of a Keras model's layers, whole and cut over T ranks, for `proposing.propose`."""
+"""The costs of a Keras model's layers, whole and cut over T ranks, for `simulate.cuts.propose`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tutorial_dl.model_parallel.keras_tensor_layers import (
     LeaveInParts,
 )
 from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
-from tutorial_dl.model_parallel.proposing import Cost
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.keras_steps import keras
 from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.simulate.cuts import LayerCost
 
 
 class Measured:
@@ -79,7 +79,7 @@ class Measured:
             return str(error)
         return None
 
-    def costs(self, tensor: int, sequence: bool = False) -> Sequence[Cost] | str:
+    def costs(self, tensor: int, sequence: bool = False) -> Sequence[LayerCost] | str:
         """The layers of one of `tensor` ranks, or why the model can't be cut so.
 
         `sequence`: in the sequence-parallel form, as on the first rank.
@@ -109,7 +109,7 @@ class Measured:
                 after_weights |= {id(t) for t in node.output_tensors}
             summed, sums = exchanged(node, needed)
             found.append(
-                Cost(
+                LayerCost(
                     name,
                     call,
                     sample * part,

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from numba_kernels.team.team import Team
+from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel import keras_rules
 from tutorial_dl.model_parallel.keras_graph import graph_of, in_order
 from tutorial_dl.model_parallel.keras_stage import is_float
@@ -64,7 +64,9 @@ class Cut:
         ValueError: If the model can't be cut so, with the layer's name.
     """
 
-    def __init__(self, model: Any, team: Team, rules: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, model: Any, team: Collectives, rules: Mapping[str, str] | None = None
+    ) -> None:
         check_model(model, mixed=True)
         self.model, self.team, self.sums = model, team, Sums(team)
         self.graph = graph_of(model)

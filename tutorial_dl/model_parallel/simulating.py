@@ -14,12 +14,12 @@ arXiv 2401.10241, table 1; Narayanan et al., arXiv 2104.04473, section 2.2.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tutorial_dl.model_parallel.checking import run_in_turns
 from tutorial_dl.model_parallel.schedules import Action, Schedule
+from tutorial_dl.simulate.clock import Processes
 
 
 class Span(NamedTuple):
@@ -85,7 +85,8 @@ def simulate(
         kind: _per_stage(kind, given, schedule.stages)
         for kind, given in (("F", F), ("B", B), ("W", W))
     }
-    return _in_time(schedule, lambda rank, a: times[a.kind][schedule.stage(rank, a.chunk)], send)
+    spans, _ = played(schedule, lambda rank, a: times[a.kind][schedule.stage(rank, a.chunk)], send)
+    return Timetable(schedule, tuple(spans))
 
 
 def replay(table: Timetable, alike: str = "") -> Timetable:
@@ -105,27 +106,38 @@ def replay(table: Timetable, alike: str = "") -> Timetable:
         if not one.action.message:
             found.setdefault(key(one.rank, one.action), []).append(one.end - one.begin)
     means = {name: sum(times) / len(times) for name, times in found.items()}
-    return _in_time(table.schedule, lambda rank, action: means[key(rank, action)])
+    spans, _ = played(table.schedule, lambda rank, action: means[key(rank, action)])
+    return Timetable(table.schedule, tuple(spans))
 
 
-def _in_time(
-    schedule: Schedule, seconds: Callable[[int, Action], float], send: float = 0.0
-) -> Timetable:
-    now = [0.0] * len(schedule.ranks)
-    arrives: dict[tuple[int, Action], float] = {}
-    spans = []
-    for rank, action in run_in_turns(schedule):
-        begin = now[rank]
-        if action.message == "send":
-            arrives[rank, action] = begin + send
-            continue
-        if action.message == "recv":
-            now[rank] = max(begin, arrives[schedule.peer(rank, action)])
-        else:
-            now[rank] = begin + seconds(rank, action)
-        if now[rank] > begin:
-            spans.append(Span(rank, action, begin, now[rank]))
-    return Timetable(schedule, tuple(spans))
+def played(
+    schedule: Schedule,
+    seconds: Callable[[int, Action], float] = lambda rank, action: 0.0,
+    send: float = 0.0,
+) -> tuple[list[Span], list[int]]:
+    """Run any schedule on a simulated clock, as far as it runs: a rank waits only in a recv.
+
+    Returns what took time, and how many actions each rank has done.
+    """
+    processes, spans, done = Processes(), [], [0] * len(schedule.ranks)
+
+    def process(rank: int, actions: Sequence[Action]) -> Iterator:
+        for action in actions:
+            begin = processes.clock.now()
+            if action.message == "send":
+                processes.post((rank, action), send)
+            elif action.message == "recv":
+                yield schedule.peer(rank, action)
+            else:
+                yield seconds(rank, action)
+            if processes.clock.now() > begin:
+                spans.append(Span(rank, action, begin, processes.clock.now()))
+            done[rank] += 1
+
+    for rank, actions in enumerate(schedule.ranks):
+        processes.start(process(rank, actions))
+    processes.run()
+    return spans, done
 
 
 def _per_stage(kind: str, given: Times, stages: int) -> list[float]:

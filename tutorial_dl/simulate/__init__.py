@@ -1,0 +1,29 @@
+"""What would it take: one simulated clock, and one model of what machines and cuts cost.
+
+clock.py        `SimulatedClock`, and processes that wait for time and for messages on it
+ranks.py        virtual ranks: a program on threads that take turns on such a clock, with a team
+steps.py        a synchronous step of p ranks, from what is measured on one
+cuts.py         a model in copies, stages, parts of sequences and slices of layers
+transformer.py  the same for large transformers on GPUs, on paper
+queueing.py     one master that serves many workers
+
+Messages and additions are those of `numba_kernels.allreduce.costs`, and so is the `Machine`.
+Elsewhere, on the same clock: schedules of pipelines (model_parallel/simulating.py), and a search on
+many groups (tuning/simulation.py).
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "clock": ["Processes", "SimulatedClock"],
+        "cuts": ["Cut", "CutCost", "LayerCost", "propose"],
+        "queueing": [
+            "first_come_first_served", "random_throughput", "regular_throughput", "saturation",
+        ],
+        "ranks": ["VirtualTeam", "on_virtual_ranks"],
+        "steps": ["copy_bandwidth", "profile", "speed_up", "step_seconds"],
+        "transformer": ["Job", "Transformer", "cost", "gpus", "possible", "why_not"],
+    },
+)  # fmt: skip
