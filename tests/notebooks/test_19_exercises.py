@@ -65,5 +65,5 @@ def test_what_the_solution_says():
     assert round(found(8, 1, 1, 4).bytes / 1e9) == 27
     assert round(found(4, 2, 1, 4).bytes / 1e9, 2) == 24.07
     slow = found(1, 8, 1, 4)
-    assert round(slow.step, 1) == 8.5 and slow.bytes < 24e9 
+    assert round(slow.step, 1) == 8.5 and slow.bytes < 24e9
     assert slow.seconds["bubble"] > slow.seconds["tensor"] > 0

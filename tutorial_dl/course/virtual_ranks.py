@@ -47,11 +47,15 @@ class Watch:
 
 
 class _Rank:
-    """The calls of mpi4py that tell a rank where it is."""
+    """The calls of mpi4py that tell a rank where it is, and Sendrecv.
+
+    `watch` records every Sendrecv, if there is one.
+    """
 
     rank: int
     size: int
     has: str  # what there is of mpi4py's communicators, in words
+    watch: Watch | None = None
 
     def __getattr__(self, name: str):
         raise AttributeError(f"comm has no {name!r} here; it has {self.has}")
@@ -66,6 +70,27 @@ class _Rank:
 
     def Get_size(self) -> int:
         return self.size
+
+    def Sendrecv(
+        self, sendbuf: np.ndarray, dest: int, sendtag: int = 0,
+        recvbuf: np.ndarray | None = None, source: int | None = None, recvtag: int = 0,
+    ) -> None:  # fmt: skip
+        _must_say_where_from(recvbuf, source)
+        self._must_be_there(dest=dest, source=source)
+        if self.watch:
+            self.watch.note(sendbuf, dest)
+        receipt = self._post(sendbuf, dest)
+        self._take(recvbuf, source)
+        self._wait(receipt, f"for rank {dest} to receive")
+
+    def _post(self, buf: np.ndarray, dest: int) -> object:
+        """Send; returns what to wait for."""
+        raise NotImplementedError
+
+    def _take(self, buf: np.ndarray, source: int) -> None:
+        raise NotImplementedError
+
+    def _wait(self, request: object, what: str, room: int = 0) -> None: ...
 
 
 def rehearse(
@@ -96,23 +121,19 @@ class RehearsalRank(_Rank):
 
     def __init__(self, team: VirtualTeam, watch: Watch):
         self.rank, self.size = team.rank, team.size
-        self._team, self._watch = team, watch
+        self.team, self.watch = team, watch
 
-    def Sendrecv(
-        self, sendbuf: np.ndarray, dest: int, sendtag: int = 0,
-        recvbuf: np.ndarray | None = None, source: int | None = None, recvtag: int = 0,
-    ) -> None:  # fmt: skip
-        _must_say_where_from(recvbuf, source)
-        self._must_be_there(dest=dest, source=source)
-        self._watch.note(sendbuf, dest)
-        self._team.send(sendbuf, dest)
-        message = self._team.receive(source)
-        if message.size > recvbuf.size:  # mpi4py: MPI_ERR_TRUNCATE
+    def _post(self, buf: np.ndarray, dest: int) -> None:
+        self.team.send(buf, dest)
+
+    def _take(self, buf: np.ndarray, source: int) -> None:
+        message = self.team.receive(source)
+        if message.size > buf.size:  # mpi4py: MPI_ERR_TRUNCATE
             raise ValueError(
                 f"rank {source} sent {message.size} numbers to rank {self.rank}, whose recvbuf has "
-                f"room for {recvbuf.size}"
+                f"room for {buf.size}"
             )
-        recvbuf.reshape(-1)[: message.size] = message.reshape(-1)
+        buf.reshape(-1)[: message.size] = message.reshape(-1)
 
 
 class Patient(_Rank):
@@ -143,21 +164,12 @@ class Patient(_Rank):
     def Recv(self, buf: np.ndarray, source: int | None = None, tag: int = 0) -> None:
         _must_say_where_from(buf, source)
         self._must_be_there(source=source)
+        self._take(buf, source)
+
+    def _take(self, buf: np.ndarray, source: int) -> None:
         request = self.comm.Irecv(buf, source, DATA)
         self._wait(request, f"to receive from rank {source}", buf.size)
         self.comm.Isend(np.empty(0), source, RECEIPT).Wait()
-
-    def Sendrecv(
-        self, sendbuf: np.ndarray, dest: int, sendtag: int = 0,
-        recvbuf: np.ndarray | None = None, source: int | None = None, recvtag: int = 0,
-    ) -> None:  # fmt: skip
-        _must_say_where_from(recvbuf, source)
-        self._must_be_there(dest=dest, source=source)
-        if self.watch:
-            self.watch.note(sendbuf, dest)
-        receipt = self._post(sendbuf, dest)
-        self.Recv(recvbuf, source)
-        self._wait(receipt, f"for rank {dest} to receive")
 
     def _post(self, buf: np.ndarray, dest: int):
         buf = np.ascontiguousarray(buf)

@@ -153,13 +153,7 @@ def exchanged(node: Any, needed: bool) -> tuple[int, int]:
 
 
 def nodes_of(model: Any) -> list[Any]:
-    number = {id(v): i for i, v in enumerate(model.trainable_weights)}
-
-    def first(node: Any) -> int | None:
-        own = getattr(node.operation, "trainable_weights", [])
-        return min((number[id(v)] for v in own), default=None)
-
-    return in_order(graph_of(model), first)
+    return in_order(graph_of(model), model.trainable_weights)
 
 
 def elements(tensors: Sequence[Any]) -> int:

@@ -1,7 +1,5 @@
 """What a schedule costs, without running it: `simulate` a schedule with given times.
 
-`replay` does the same with the times that a step was measured to take.
-
 For S equal stages, m micro-batches, and F, B, W seconds for one stage and micro-batch, a step takes
 m (F + B + W) at least. What it takes beyond is the bubble:
 
@@ -87,27 +85,6 @@ def simulate(
     }
     spans, _ = played(schedule, lambda rank, a: times[a.kind][schedule.stage(rank, a.chunk)], send)
     return Timetable(schedule, tuple(spans))
-
-
-def replay(table: Timetable, alike: str = "") -> Timetable:
-    """The step of a measured timetable, as if messages and Python between actions took no time.
-
-    Args:
-        table: What was measured.
-        alike: "" replays each action as long as it took; "ranks" gives all F of a rank its mean
-            time, and likewise B and W; "all" gives all F of all ranks their mean time.
-    """
-    found: dict[tuple, list[float]] = {}
-
-    def key(rank: int, action: Action) -> tuple:
-        return {"": (rank, action), "ranks": (rank, action.kind), "all": (action.kind,)}[alike]
-
-    for one in table.spans:
-        if not one.action.message:
-            found.setdefault(key(one.rank, one.action), []).append(one.end - one.begin)
-    means = {name: sum(times) / len(times) for name, times in found.items()}
-    spans, _ = played(table.schedule, lambda rank, action: means[key(rank, action)])
-    return Timetable(table.schedule, tuple(spans))
 
 
 def played(

@@ -5,11 +5,10 @@ ranks.py        virtual ranks: a program on threads that take turns on such a cl
 steps.py        a synchronous step of p ranks, from what is measured on one
 cuts.py         a model in copies, stages, parts of sequences and slices of layers
 transformer.py  the same for large transformers on GPUs, on paper
-queueing.py     one master that serves many workers
 
 Messages and additions are those of `numba_kernels.allreduce.costs`, and so is the `Machine`.
-Elsewhere, on the same clock: schedules of pipelines (model_parallel/simulating.py), and a search on
-many groups (tuning/simulation.py).
+Elsewhere, on the same clock: pipelines (model_parallel/simulating.py), a search on many
+groups (tuning/simulation.py), and a master with its workers (course/foundations/queueing.py).
 """
 
 import lazy_loader
@@ -19,11 +18,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "clock": ["Processes", "SimulatedClock"],
         "cuts": ["Cut", "CutCost", "LayerCost", "propose"],
-        "queueing": [
-            "first_come_first_served", "random_throughput", "regular_throughput", "saturation",
-        ],
         "ranks": ["VirtualTeam", "on_virtual_ranks"],
         "steps": ["copy_bandwidth", "profile", "speed_up", "step_seconds"],
         "transformer": ["Job", "Transformer", "cost", "gpus", "possible", "why_not"],
     },
-)  # fmt: skip
+)

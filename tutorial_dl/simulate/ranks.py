@@ -21,7 +21,7 @@ from numba_kernels.allreduce import costs
 from numba_kernels.allreduce.machine import UNMEASURED, Machine
 from numba_kernels.errors import MismatchError, PeerError
 
-from .clock import Processes, SimulatedClock
+from .clock import Processes
 
 PATIENCE = 2.0  # simulated seconds after which a rank gives up a wait that has no end
 REDUCE = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum,
@@ -41,52 +41,51 @@ def on_virtual_ranks(
 ) -> list[Ended]:
     """Call `program(team)` on each of `ranks` virtual ranks, and return how each of them ended.
 
-    If ranks wait for each other, or for one that has ended, each raises TimeoutError; if another
-    rank has failed, PeerError.
+    Ranks that wait for each other, or for one that has ended, get TimeoutError; if a rank has
+    failed, the others get PeerError.
     """
-    world = Processes()
-    meetings: dict[Hashable, dict] = {}
-    threads = []
+    world = World(machine)
     for rank in range(ranks):
-        thread = RankThread(world.clock)
-        team = VirtualTeam(rank, tuple(range(ranks)), thread, world, meetings, machine)
-        thread.program = lambda team=team: program(team)
-        threads.append(thread)
-        world.start(thread)
+        team = VirtualTeam(world, tuple(range(ranks)), rank)
+        world.threads.append(RankThread(rank, lambda team=team: program(team), world))
+        world.start(world.threads[-1])
     world.run()
-    while world.waiting:
-        failed = [(r, t.error) for r, t in enumerate(threads) if t.error is not None]
-        stuck, world.waiting = list(world.waiting.values()), {}
-        world.clock.time += 0 if failed else PATIENCE
+    while stuck := list(world.waiting.values()):
+        world.waiting = {}
+        failed = [(t.rank, t.error) for t in world.threads if t.error is not None]
+        world.clock.time += 0.0 if failed else PATIENCE
         for thread in stuck:
-            words = f"rank {threads.index(thread)} waited {PATIENCE:g} s {thread.what}"
-            thread.fails = TimeoutError(words)
+            thread.fails = TimeoutError(f"rank {thread.rank} waited {PATIENCE:g} s {thread.what}")
             if failed:
                 rank, error = failed[0]
                 thread.fails = PeerError(rank, f"{type(error).__name__}: {error}")
             world.resume(thread)
         world.run()
-    return [Ended(thread.value, thread.error, thread.seconds) for thread in threads]
+    return [Ended(thread.value, thread.error, thread.seconds) for thread in world.threads]
+
+
+class World(Processes):
+    """All virtual ranks, and what they have sent, or brought to calls that are under way."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self.machine, self.threads, self.brought = machine, [], {}
 
 
 class RankThread:
     """A rank's program on a thread, as a process: it runs only while `next` waits for it."""
 
-    program: Callable[[], Any]
-
-    def __init__(self, clock: SimulatedClock) -> None:
-        self.clock = clock
+    def __init__(self, rank: int, program: Callable[[], Any], world: World) -> None:
+        self.rank, self.program, self.clock = rank, program, world.clock
         self.value = self.error = self.fails = self._asked = None
         self.seconds, self.what = 0.0, ""
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        threading.Thread(target=self._run, daemon=True).start()
 
     def __iter__(self) -> RankThread:
         return self
 
     def __next__(self) -> float | Hashable:
-        if self._thread.ident is None:
-            self._thread.start()
         self._go.release()
         self._back.acquire()
         if self._asked is None:
@@ -116,55 +115,50 @@ class VirtualTeam:
     """`Collectives` of virtual ranks: numpy's reductions, in the order of ranks.
 
     Args:
-        rank: This rank's number.
-        members: All ranks of the team, by their numbers in the world.
-        thread: Of this rank.
-        world: All processes; meetings: what ranks have brought to the calls that are under way.
-        machine: What messages and additions take.
+        world: All virtual ranks.
+        members: The ranks of this team, by their numbers in the world.
+        rank: This rank's number in the team.
+        name: Which team of these ranks it is.
     """
 
-    def __init__(
-        self, rank: int, members: tuple[int, ...], thread: RankThread, world: Processes,
-        meetings: dict[Hashable, dict], machine: Machine, name: tuple = (),
-    ) -> None:  # fmt: skip
-        self.rank, self.size, self.clock = rank, len(members), world.clock
-        self.members, self.machine, self.name = members, machine, name
-        self._thread, self._world, self._meetings, self._calls = thread, world, meetings, 0
-        self._sent: dict[Hashable, int] = {}
+    def __init__(self, world: World, members: tuple[int, ...], rank: int, name: tuple = ()) -> None:
+        self.world, self.members, self.rank, self.name = world, members, rank, name
+        self.size, self.clock, self.machine = len(members), world.clock, world.machine
+        self._numbers: dict[Hashable, int] = {}
 
     def compute(self, seconds: float) -> None:
         """Let this rank compute for so many seconds."""
-        self._thread.wait(float(seconds))
+        self._wait(float(seconds))
 
     def send(self, x: np.ndarray, dest: int) -> None:
         """Send numbers to a rank; this does not wait."""
-        key = self._message("sent", dest, self.rank, dest)
-        self._meetings[key] = np.array(x)
-        self._world.post(key, self.machine.message(np.asarray(x).nbytes))
+        key = self._next(self.rank, dest)
+        self.world.brought[key] = np.array(x)
+        self.world.post(key, self.machine.message(self.world.brought[key].nbytes))
 
     def receive(self, source: int) -> np.ndarray:
         """The next numbers that rank `source` has sent to this one."""
-        key = self._message("received", source, source, self.rank)
-        self._thread.wait(key, f"to receive from rank {source}")
-        return self._meetings.pop(key)
+        key = self._next(source, self.rank)
+        self._wait(key, f"to receive from rank {source}")
+        return self.world.brought.pop(key)
 
-    def _message(self, what: str, other: int, source: int, dest: int) -> Hashable:
-        number = self._sent[what, other] = self._sent.get((what, other), 0) + 1
-        return self.name, "message", source, dest, number
+    def _next(self, *what: Any) -> Hashable:
+        self._numbers[what] = self._numbers.get(what, 0) + 1
+        return self.name, what, self._numbers[what]
+
+    def _wait(self, asked: float | Hashable, what: str = "") -> None:
+        self.world.threads[self.members[self.rank]].wait(asked, what)
 
     def _meet(self, call: str, value: Any, seconds: float) -> list:
         """What all ranks have brought, in their order, once all have come, and `seconds` later."""
-        if self.size == 1:
-            return [value]
-        self._calls += 1
-        key = self.name, self._calls
-        brought = self._meetings.setdefault(key, {})
+        key = self._next("call")
+        brought = self.world.brought.setdefault(key, {})
         brought[self.rank] = call, value
         if len(brought) == self.size:
-            del self._meetings[key]
+            del self.world.brought[key]
             for rank in range(self.size):
-                self._world.post((key, rank), seconds)
-        self._thread.wait((key, self.rank), f"in {call}")
+                self.world.post((key, rank), seconds)
+        self._wait((key, self.rank), f"in {call}")
         if len({call for call, _ in brought.values()}) > 1:
             raise MismatchError({rank: call for rank, (call, _) in sorted(brought.items())})
         return [brought[rank][1] for rank in range(self.size)]
@@ -174,16 +168,14 @@ class VirtualTeam:
             raise ValueError(f"unknown op {op!r}; choose one of {', '.join(REDUCE)}")
         algorithm = costs.best(x.nbytes, self.size, self.machine) if self.size > 1 else "ring"
         seconds = share * costs.predict(algorithm, x.nbytes, self.size, self.machine)
-        call = f"{call}({x.dtype}[{x.size}], op={op!r})"
         # Halves are added in float32.
-        wide = np.promote_types(x.dtype, np.float32) if x.dtype.itemsize == 2 else x.dtype
-        total, *others = self._meet(call, x.astype(wide), seconds)
-        total = total.copy()
-        for one in others:
+        wide = np.dtype(np.float32) if x.dtype.itemsize == 2 else x.dtype
+        found = self._meet(f"{call}({x.dtype}[{x.size}], op={op!r})", x.astype(wide), seconds)
+        total = found[0].copy()
+        for one in found[1:]:
             REDUCE[op](total, one, out=total)
         if op == "mean":
-            whole = np.issubdtype(wide, np.integer)
-            total = np.trunc(total / self.size) if whole else total / wide.type(self.size)
+            total = total / self.size if wide.kind == "f" else np.trunc(total / self.size)
         return total.astype(x.dtype)
 
     def allreduce(self, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> np.ndarray:
@@ -191,10 +183,9 @@ class VirtualTeam:
         return x
 
     def reduce_scatter(self, x: np.ndarray, op: str = "sum") -> np.ndarray:
-        first, last = self.slice_of(x.size)
-        own = x.reshape(-1)[first:last]
-        own[:] = self._reduced("reduce_scatter", x, op, 0.5).reshape(-1)[first:last]
-        return own
+        own = slice(*self.slice_of(x.size))
+        x.reshape(-1)[own] = self._reduced("reduce_scatter", x, op, 0.5).reshape(-1)[own]
+        return x.reshape(-1)[own]
 
     def allgather(self, x: np.ndarray) -> np.ndarray | list[np.ndarray]:
         seconds = costs.predict("ring", self.size * x.nbytes, self.size, self.machine) / 2
@@ -209,43 +200,37 @@ class VirtualTeam:
         return np.stack([block[self.rank] for block in blocks])
 
     def broadcast(self, x: np.ndarray, root: int = 0) -> np.ndarray:
-        call = f"broadcast({x.dtype}[{x.size}], root={root})"
-        x[...] = self._meet(call, x.copy(), self._down(root, x.nbytes))[root]
+        x[...] = self._from(root, f"broadcast({x.dtype}[{x.size}]", x.copy(), x.nbytes)
         return x
 
     def scatter(
         self, x: np.ndarray | None, out: np.ndarray, lengths: Sequence[int], root: int = 0
     ) -> np.ndarray:
-        edges = np.concatenate([[0], np.cumsum(lengths)])
-        seconds = self._down(root, int(edges[-1]) * out.itemsize)
+        edges, call = np.concatenate([[0], np.cumsum(lengths)]), f"scatter({out.dtype}"
         brought = None if x is None else x.reshape(-1).copy()
-        call = f"scatter({out.dtype}[{edges[-1]}], root={root})"
-        whole = self._meet(call, brought, seconds)[root]
+        whole = self._from(root, call, brought, int(edges[-1]) * out.itemsize)
         out.reshape(-1)[:] = whole[edges[self.rank] : edges[self.rank + 1]]
         return out
 
-    def _down(self, root: int, nbytes: int) -> float:
+    def _from(self, root: int, call: str, value: Any, nbytes: int) -> Any:
         if not 0 <= root < self.size:
             raise ValueError(f"root {root} is not a rank of this team of {self.size}")
-        return (self.size - 1).bit_length() * self.machine.message(nbytes)
+        seconds = (self.size - 1).bit_length() * self.machine.message(nbytes)
+        return self._meet(f"{call}, root={root})", value, seconds)[root]
 
     def barrier(self) -> None:
         self._meet("barrier()", None, costs.predict("tree", 0, self.size, self.machine))
 
     def split(self, color: int, key: int = 0) -> VirtualTeam:
         table = self._meet("split()", (color, key), 0.0)
-        mine = sorted((k, rank) for rank, (c, k) in enumerate(table) if c == color)
-        ranks = [rank for _, rank in mine]
-        name = (*self.name, self._calls, color)
+        ranks = [r for _, r in sorted((k, r) for r, (c, k) in enumerate(table) if c == color)]
         members = tuple(self.members[rank] for rank in ranks)
-        return VirtualTeam(
-            ranks.index(self.rank), members, self._thread, self._world, self._meetings,
-            self.machine, name,
-        )  # fmt: skip
+        name = (*self._next("split"), color)
+        return VirtualTeam(self.world, members, ranks.index(self.rank), name)
 
     def empty(self, n: int, dtype: type = np.float32, common: bool = False) -> np.ndarray:
-        own = self._meet(f"empty({n})", np.zeros(n, dtype), 0.0)
-        return own[0 if common else self.rank]
+        arrays = self._meet(f"empty({n}, common={common})", np.zeros(n, dtype), 0.0)
+        return arrays[0 if common else self.rank]
 
     def slice_of(self, n: int, rank: int | None = None) -> tuple[int, int]:
         from numba_kernels.allreduce.elementwise import bounds

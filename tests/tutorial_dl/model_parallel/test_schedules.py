@@ -21,7 +21,7 @@ from tutorial_dl.model_parallel.schedules import (
     one_f_one_b,
     zb_h1,
 )
-from tutorial_dl.model_parallel.simulating import Span, Timetable, played, replay
+from tutorial_dl.model_parallel.simulating import played
 
 SIZES = list(product(range(1, 7), range(1, 13)))  # stages, micro-batches
 
@@ -111,24 +111,6 @@ def test_times_per_stage_and_of_messages():
     assert simulate(early, send=0.5).seconds == 1 + 0.5 + 1 + 1 + 0.5 + 1 + 1
     with pytest.raises(ValueError, match="W must be a time of at least 0, or one per stage"):
         simulate(gpipe(2, 1), W=[1, 2, 3])
-
-
-def test_a_measured_step_is_replayed_without_messages():
-    """Two stages, two micro-batches. Rank 0 is slow in F1, and rank 1 in F0 and in each B."""
-    seconds = ["F0 1 F1 7 B0 2 W0 1 B1 2 W1 1", "F0 5 F1 3 B0 3 W0 1 B1 3 W1 1"]
-    spans = [Span(1, Action.of("recv F0"), 0.0, 9.0)]
-    for rank, words in enumerate(seconds):
-        now, pairs = 10.0 * rank, words.split()
-        for action, taken in zip(pairs[::2], map(float, pairs[1::2]), strict=True):
-            spans.append(Span(rank, Action.of(action), now, now + taken))
-            now += taken + 0.5
-    table = Timetable(gpipe(2, 2), tuple(spans))
-    # F0 and F1 of rank 0, then all that is left on rank 1, then B1 and W1 of rank 0
-    assert replay(table).seconds == (1 + 7) + (3 + 4 + 4) + 3
-    # With means, F0 of rank 0 and all of rank 1
-    assert replay(table, "ranks").seconds == 4 + (4 + 4 + 4 + 4) + 3
-    assert replay(table, "all").seconds == 4 + (4 + 4 + 3.5 + 3.5) + 3.5
-    assert replay(table).busy(1) == table.busy(1) == 16
 
 
 def test_it_is_printed_and_drawn():

@@ -5,6 +5,7 @@
     descent.py          full-batch, mini-batch and stochastic gradient descent
     theory.py           predictions for descent: stability, speed, noise floor, largest curvature
     rules.py            asynchronous rules: staleness, elastic averaging, energy matching
+    queueing.py         how many workers one master can serve
     games.py            the smallest game of two players, and why it turns in circles
 
 Everything is in float64 and depends on numpy alone.
@@ -21,6 +22,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "least_squares": [
             "Curve", "LeastSquares", "expected_errors", "fit", "mean_squared_error",
             "solve_normal_equations", "solve_qr",
+        ],
+        "queueing": [
+            "first_come_first_served", "random_throughput", "regular_throughput", "saturation",
         ],
         "rules": [
             "center_deviation", "delay_bound", "delayed_descent", "delayed_growth",

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .clock import SimulatedClock
+from tutorial_dl.simulate.clock import SimulatedClock
 
 
 def saturation(compute: float, serve: float) -> float:

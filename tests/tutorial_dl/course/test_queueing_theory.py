@@ -8,8 +8,8 @@ from math import factorial
 import numpy as np
 import pytest
 
-from tutorial_dl.simulate import queueing
-from tutorial_dl.simulate.queueing import (
+from tutorial_dl.course.foundations import queueing
+from tutorial_dl.course.foundations.queueing import (
     first_come_first_served,
     random_throughput,
     regular_throughput,
