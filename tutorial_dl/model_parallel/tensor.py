@@ -48,7 +48,7 @@ import numpy as np
 
 from numba_kernels.optimizers.base import Optimizer, check_range
 from numba_kernels.optimizers.clipping import clip_factor, squared_length
-from numba_kernels.team.team import Team
+from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel.reductions import Reductions
 from tutorial_dl.model_parallel.tensor_layers import (
     Divide,
@@ -81,7 +81,7 @@ def kind_of(layer: Layer, rules: Mapping[str, str]) -> str:
     return next((k for pattern, k in rules.items() if fnmatchcase(layer.name, pattern)), KINDS[-1])
 
 
-def local(layer: Layer, kind: str, team: Team) -> Layer:
+def local(layer: Layer, kind: str, team: Collectives) -> Layer:
     """What this rank has of a layer; ValueError with its name if it can't be cut so."""
     able = [k for of, k in CUTS if type(layer) is of]
     if kind not in able:
@@ -116,7 +116,7 @@ def local(layer: Layer, kind: str, team: Team) -> Layer:
 
 def split(
     layers: Sequence[Layer],
-    team: Team | Reductions,
+    team: Collectives | Reductions,
     rules: Mapping[str, str],
     sequence: bool = False,
     keep: bool = True,
@@ -242,7 +242,7 @@ class TensorReplica(LayeredReplica):
     """
 
     def __init__(
-        self, layers: Sequence[Layer], team: Team, rules: Mapping[str, str],
+        self, layers: Sequence[Layer], team: Collectives, rules: Mapping[str, str],
         sequence: bool = False, loss: str = "cross_entropy", seed: int = 0,
         dtype: Any = np.float32, keep: bool = True,
     ) -> None:  # fmt: skip
