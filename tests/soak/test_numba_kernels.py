@@ -125,9 +125,9 @@ def test_predictions(tests, bound, monkeypatch):
 
     A formula without one of its parts is off by more than the bound each time.
     """
-    of = tests("test_bench")
+    of = tests("test_nodes")
     monkeypatch.setattr(of, "SECONDS", "2")
-    least = min(of.factor_off(None) for _ in range(3))
+    least = min(of.factor_off() for _ in range(3))
     clock.note("predictions are off by a factor, the median", least)
     bound("predictions are off by a factor, the median", 2, "")
 

@@ -2,14 +2,11 @@
 
 import inspect
 import json
-import math
 import os
-import statistics
 import subprocess
 import sys
 from functools import partial
 
-import clock
 import numpy as np
 import pytest
 
@@ -62,29 +59,6 @@ def check(one, size):
     assert one["ratio"] == pytest.approx(one["peer_us"] / one["ours_us"])
     assert one["ratio_from"] <= one["ratio"] <= one["ratio_to"]
     assert one["fraction_of_limit"] > 0
-
-
-@pytest.mark.thorough
-def test_predictions(no_peers):
-    clock.note("predictions are off by a factor, the median", factor_off(no_peers))
-
-
-def factor_off(env) -> float:
-    """By which factor the predictions of `bench predictions` are off, the median of its rows."""
-    words = ("-n", "2", "--seconds", SECONDS, "--json", "-")
-    done = command_with_fewer_starts("predictions", *words, env=env)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    rows = json.loads(done.stdout)["rows"]
-    for one in rows:
-        check(one, "bytes")
-        assert one["peer"] == "costs.predict" and one["ranks"] == 2 and one["starts"] == 1
-    names = "naive tree ring recursive_doubling rabenseifner two_level mpi shared_memory staged"
-    expected = {(name, 4**k) for name in names.split() for k in range(7, 13)}
-    assert {(one["algorithm"], one["bytes"]) for one in rows} == expected
-    assert len(rows) == len(expected)
-    # The error is about 10% on a quiet machine; a formula without one of its parts is off by more.
-    off = [abs(math.log2(one["ratio"])) for one in rows]
-    return 2 ** statistics.median(off)
 
 
 def rows_of_allreduce(command, starts, folder, no_peers):
@@ -140,26 +114,6 @@ def test_step_prints_json(tmp_path, no_peers):
         for n in (100_000, 669_706, 10_000_000)
     ]
     assert "<svg" in file.read_text()
-
-
-@pytest.mark.parametrize("allowed", [False, True])
-def test_without_namespaces_ranks_share_a_memory_and_the_row_says_so(monkeypatch, allowed):
-    """`allowed`: this may be root with all tools, but namespaces can't be made nevertheless."""
-    from numba_kernels.bench import two_nodes
-
-    tried, started = [], []
-
-    def refuse(self, words):
-        tried.append(self.folder)
-        raise subprocess.CalledProcessError(1, words)
-
-    monkeypatch.setattr(two_nodes, "possible", lambda: allowed)
-    monkeypatch.setattr(two_nodes.TwoNodes, "_do", refuse)
-    monkeypatch.setattr(two_nodes.launch, "run_ranks", lambda *a, **o: started.append((a, o)))
-    two_nodes.run(2, ["-c", ""], {"A": "1"}, 9)
-    env = {"A": "1", two_nodes.LABEL: "2 nodes of one memory", "NUMBA_KERNELS_NODE": "2"}
-    assert started == [((4, ["-c", ""]), {"env": env, "timeout": 9})]
-    assert len(tried) == allowed and not any(folder.exists() for folder in tried)
 
 
 def rows_of_optimizers():
@@ -237,45 +191,6 @@ def test_allreduce_in_full_and_with_gloo(on_ranks):
     on_ranks(2, allreduce_in_full)
 
 
-def between_two_nodes():
-    from numba_kernels.bench import between_nodes
-
-    between_nodes.BYTES, between_nodes.FULL_BYTES = (8, 65536), (8, 16, 65536)
-    for full, sizes in ((False, (8, 65536)), (True, (8, 16, 65536))):
-        rows = merge([between_nodes.rows(0.2, full)])
-        for one in rows:
-            check(one, "bytes")
-            assert one["ranks"] == 4 and one["peer"].endswith(" Allreduce")
-        assert {(one["what"], one["algorithm"], one["bytes"]) for one in rows} == {
-            (f"allreduce, several nodes, {how}", ours, size)
-            for how in ("full cycle", "repeated call")
-            for ours in ("auto", "auto (window)")
-            for size in sizes
-        }
-        assert len(rows) == 4 * len(sizes)
-
-
-def test_between_nodes(on_ranks):
-    on_ranks(4, between_two_nodes, env={"NUMBA_KERNELS_NODE": "2"})
-
-
-def test_between_nodes_starts_two_nodes(monkeypatch, capsys):
-    from numba_kernels.bench import two_nodes
-
-    started = []
-    monkeypatch.setattr(two_nodes, "possible", lambda: False)
-
-    def run_ranks(ranks, command, env, timeout):
-        started.append((ranks, env.get("NUMBA_KERNELS_NODE")))
-        return subprocess.CompletedProcess([], 3)
-
-    monkeypatch.setattr(launch, "run_ranks", run_ranks)
-    for what in ("between-nodes", "step"):
-        assert bench.main(["bench", what, "-n", "3"]) == 2
-    assert started == [(6, "3"), (3, None)]
-    assert "bench between_nodes on 6 ranks ended with status 3" in capsys.readouterr().err
-
-
 def bandwidth_of_all():
 
     timing.interleaved = lambda calls, *_, **__: (calls[0](), np.full((3, 1), 0.5))[1]
@@ -318,6 +233,8 @@ def test_ranks_that_fail_or_hang(monkeypatch, capsys, outcome, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("nosuch", "unknown kind 'nosuch'; choose one of allreduce, step"),
+        ("predictions", "predictions is measured in a copy of the repository now: python -m be"),
         ("step --seconds -1", "--seconds must be above 0 and below 3600, got -1.0"),
         ("step --seconds nan", "--seconds must be above 0 and below 3600, got nan"),
         ("step -n 0", "number of ranks must be from 1 to 1024, got 0"),
@@ -332,11 +249,6 @@ def test_refused_before_anything_is_measured(words, message, capsys, monkeypatch
     assert bench.main(["bench", *words.split()]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"error: {message}") and err.count("\n") == 1
-
-
-def test_wrong_words():
-    done = command("nosuch")
-    assert done.returncode == 2 and "invalid choice: 'nosuch'" in done.stderr
 
 
 def test_parameter_server(tmp_path, no_peers):

@@ -144,14 +144,13 @@ def entries(dtype):
     from mpi4py import MPI
 
     from numba_kernels.allreduce import (
-        MESSAGES,
         elementwise,
         gather,
+        kernel,
         leaders,
         messages,
         mpi,
         pairwise,
-        ring,
         shared_memory,
         short,
         staged,
@@ -172,27 +171,23 @@ def entries(dtype):
     yield short.allreduce, (of_node, 0, x, 0, 1)
     yield staged.allreduce, (of_node, 0, x, edges, 0, 1, True)
     if dtype == "float32":  # the other ops have the same loops; leaving them out saves time
-        for algorithm in MESSAGES.values():
-            yield algorithm, (link, 0, 2, x, x, 0, 1)
+        yield mpi.allreduce, (link, 0, 2, x, x, 0, 1)
         there, count = types.CPointer(types.float32), types.CPointer(types.int32)
         yield mpi.least, (there, there, count, types.voidptr)
         yield mpi.greatest, (there, there, count, types.voidptr)
         yield shared_memory.allgather, (of_node, 0, x, edges)
         yield gather.allgather, (of_node, 0, x, edges)
-        yield gather.alltoall, (of_node, 0, x, x, edges)
-        yield gather.pairwise, (link, 0, 2, x, x, edges)
-        yield gather.scatter, (of_node, 0, x, x, edges, 0)
-        yield gather.from_root, (link, 0, 2, x, x, edges, 0)
+        yield gather.alltoall, (of_node, 0, x, edges, x, edges, 0, 0)
         yield pairwise.allreduce, (link, 0, 2, x, x, 0, 1)
         wire = messages.addresses(route)
-        yield leaders.allreduce, (of_node, link.handles, wire, 0, x, x, 0, 1)
+        yield leaders.allreduce, (of_node, link.handles, wire, 0, x, x, 0, 1, kernel.NOTHING)
     if dtype in vector_code.HALVES:
         wide = np.zeros(8, np.float32)
         yield elementwise.convert, (x, wide)
         yield elementwise.convert, (wide, x)
         yield cast.round_to, (x, wide)
         return
-    yield ring.reduce_scatter, (link, 0, 2, x, x, 0, 1)
+    yield kernel.carry_out, (link, 0, 2, x, x, x, 0, 1, kernel.NOTHING)
     if dtype in vector_code.INTEGERS:
         return
     slots, hyper = np.zeros((2, 8), dtype), np.zeros(8)

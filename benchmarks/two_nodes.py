@@ -16,9 +16,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import launch
-from ..launch.mpiexec import FAMILIES, mpi_library
-from ..launch.ranks import guarded, rank_environment
+from numba_kernels import launch
+from numba_kernels.launch.mpiexec import FAMILIES, mpi_library
+from numba_kernels.launch.ranks import guarded, rank_environment
 
 RATE, BYTES_PER_SECOND = "1gbit", 1e9 / 8  # of the link, each way
 ADDRESSES = "10.77.8.1", "10.77.8.2"  # in the namespaces only
@@ -98,11 +98,12 @@ class TwoNodes:
         return subprocess.run(guarded(words, os.getpid()), env=whole, timeout=timeout, check=False)
 
 
-def run(per_node: int, argv: Sequence[str], env: dict, timeout: float):
-    """Run Python with `argv` on two nodes of `per_node` ranks each, emulated as well as it goes.
+def run(ranks: int, argv: Sequence[str], env: dict, timeout: float):
+    """Run Python with `argv` on two nodes, each of half the `ranks`, emulated as well as it goes.
 
     The ranks find in NUMBA_KERNELS_BENCH_NODES which of the two ways it is.
     """
+    per_node = ranks // 2
     if possible():
         try:
             with TwoNodes() as nodes:
@@ -110,4 +111,4 @@ def run(per_node: int, argv: Sequence[str], env: dict, timeout: float):
         except subprocess.CalledProcessError:
             pass  # a container may have no right to make namespaces
     env = env | {LABEL: PRETENDED, "NUMBA_KERNELS_NODE": str(per_node)}
-    return launch.run_ranks(2 * per_node, argv, env=env, timeout=timeout)
+    return launch.run_ranks(ranks, argv, env=env, timeout=timeout)

@@ -9,11 +9,11 @@ node must send every number once, and receive it once.
 
 import os
 
-from ..team.team import Team
-from .allreduce import ORDINARY, WINDOW, library, measured
-from .rows import row
-from .timing import shares
-from .two_nodes import BYTES_PER_SECOND, LABEL
+from benchmarks.two_nodes import BYTES_PER_SECOND, LABEL
+from numba_kernels import Team
+from numba_kernels.bench.allreduce import ORDINARY, WINDOW, library, measured
+from numba_kernels.bench.rows import row
+from numba_kernels.bench.timing import shares
 
 BYTES = (8, 512, 4096, 16384, 65536, 2**20, 2**22, 2**24)
 FULL_BYTES = tuple(2**k for k in range(3, 27))

@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from ..allreduce import costs
-from ..team.team import Team
-from .rows import row
-from .timing import copy_bandwidth, interleaved, shares
+from numba_kernels import Team
+from numba_kernels.allreduce import costs
+from numba_kernels.bench.rows import row
+from numba_kernels.bench.timing import copy_bandwidth, interleaved, shares
 
 KIB = tuple(4**k for k in range(2, 8))  # 16 KiB to 16 MiB
 WHAT, PREDICTED = "allreduce, repeated call", "costs.predict"

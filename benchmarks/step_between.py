@@ -1,17 +1,17 @@
 """Benchmark of the fused step between two nodes, against MPI's allreduce and the update.
 
-The contestants are those of step.py. The ranks run as two_nodes.py says, and the rows' name tells
-how that was. The limit of these rows is the link: each node must send every number once.
+The contestants are those of `bench step`. The ranks run as two_nodes.py says, and the rows' name
+tells how that was. The limit of these rows is the link: each node must send every number once.
 """
 
 import os
 
-from ..optimizers import SGD, Adam
-from ..team.team import Team
-from .rows import row
-from .step import contestants, name_of
-from .timing import interleaved, net
-from .two_nodes import BYTES_PER_SECOND, LABEL
+from benchmarks.two_nodes import BYTES_PER_SECOND, LABEL
+from numba_kernels import Team
+from numba_kernels.bench.rows import row
+from numba_kernels.bench.step import contestants, name_of
+from numba_kernels.bench.timing import interleaved, net
+from numba_kernels.optimizers import SGD, Adam
 
 SIZES = (100_000, 1_000_000, 10_000_000)
 
