@@ -39,13 +39,8 @@ ABOVE = {  # the most lines that these may have until they are within their budg
     "tuning": 4350,
     "runtime": 3850,
     "data": 3450,
-<<<<<<< HEAD
-    "training": 3340,
-    "interop horovod layers": 3060,
-=======
     "training": 3240,
     "interop horovod layers": 3050,
->>>>>>> w8
     "cli config options": 3450,
     "strategies": 1750,
     "layout": 1150,

@@ -20,13 +20,9 @@ import psutil
 
 from numba_kernels import launch
 
-<<<<<<< HEAD
 from ..config import RunConfig
-from ..training.prediction import copy_bandwidth, speed_up
-from . import ranks as ranks_of
-=======
 from ..simulate.steps import copy_bandwidth, speed_up
->>>>>>> w8
+from . import ranks as ranks_of
 from .outcome import IN_STEP, of_gan, outcome
 from .report import COLUMNS, table, write
 from .train import preload
