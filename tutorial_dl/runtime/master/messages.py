@@ -11,7 +11,7 @@ from enum import IntEnum
 from itertools import chain
 from typing import NamedTuple
 
-from .tasks import Evaluated, Part, Rest, Task, record_of
+from .tasks import Evaluated, Part, Task, record_of
 
 
 class Kind(IntEnum):
@@ -23,13 +23,12 @@ class Kind(IntEnum):
     NOT_FINITE = 6  # the loss or the gradient is not finite
     FINAL = 7  # asks for the final weights
     # From sub-masters only:
-    WAITS = 8  # nothing is left to hand out
-    ENDED = 9  # an epoch is done and in the weights
-    LOST = 10  # a worker is lost
-    COUNTS = 11  # updates by staleness, or shares by rank
-    LEFT = 12  # no worker is left
-    REST = 13  # remaining work, if no worker is left
-    UNDONE = 14  # work that is not done once the next vector is in the weights
+    WANTS = 8  # asks for a task for a worker
+    WAITS = 9  # nothing is left to hand out: asks for an order when there is one
+    PIECES = 10  # what will be done once the next vector is in the weights
+    LOST = 11  # a worker is lost
+    COUNTS = 12  # updates by staleness, or shares by rank
+    LEFT = 13  # no worker is left
 
 
 class Order(IntEnum):
@@ -38,11 +37,10 @@ class Order(IntEnum):
     EVALUATE = 3
     DONE = 4
     GIVEN_UP = 5  # the worker took so long that others have done its work
-    ADOPT = 6  # to a sub-master: take over this work from another one
 
 
 PAIRS = 7  # pairs of Counts that fit in a message
-PIECES = 2  # pieces of work that fit in a message
+PIECES = 5  # pieces of work that fit in a message
 
 
 def flat(record: tuple) -> list[float]:
@@ -76,12 +74,8 @@ class NotFiniteAt(NamedTuple):
     rank: int = 0  # in the run; 0: the sender's
 
 
-class Lost(NamedTuple):
-    rank: int
-
-
-class Ended(NamedTuple):
-    epoch: int
+class OfWorker(NamedTuple):
+    rank: int  # in the run
 
 
 class Counts(NamedTuple):
@@ -95,22 +89,20 @@ class Counts(NamedTuple):
         return cls(of_ranks, tuple(pair for pair in pairs if pair[1]))
 
 
-class Undone(NamedTuple):
-    number: int  # of this message of several
-    begun: int  # the number of epochs begun
-    rests: tuple[Rest, ...]
+class Pieces(NamedTuple):
+    pieces: tuple[tuple[int, int, int], ...]  # (epoch, start, stop) of a Task ...
 
     @classmethod
-    def of_words(cls, words) -> Undone:
-        starts = (2 + len(Rest._fields) * piece for piece in range(PIECES))
-        rests = (record_of(Rest, words[start:]) for start in starts)
-        return cls(int(words[0]), int(words[1]), tuple(rest for rest in rests if rest.count))
+    def of_words(cls, words) -> Pieces:
+        numbers = map(int, words)
+        pieces = zip(numbers, numbers, numbers, strict=False)
+        return cls(tuple(piece for piece in pieces if piece[2]))
 
 
 RECORDS = {
     Kind.PUSH: Report, Kind.REPORT: Report, Kind.EVALUATED: Evaluated,
-    Kind.NOT_FINITE: NotFiniteAt, Kind.ENDED: Ended, Kind.LOST: Lost, Kind.COUNTS: Counts,
-    Kind.REST: Rest, Kind.UNDONE: Undone,
+    Kind.NOT_FINITE: NotFiniteAt, Kind.WANTS: OfWorker, Kind.LOST: OfWorker,
+    Kind.COUNTS: Counts, Kind.PIECES: Pieces,
 }  # fmt: skip
 
 
@@ -120,14 +112,14 @@ def request_of(words: list[float]) -> tuple[int, tuple]:
     return kind, record_of(RECORDS[kind], words[1:]) if kind in RECORDS else ()
 
 
-ABOUT = {Order.TRAIN: Task, Order.EVALUATE: Part, Order.ADOPT: Rest}
+ABOUT = {Order.TRAIN: Task, Order.EVALUATE: Part}
 
 
 class Answer(NamedTuple):
     order: int  # what to do next
     updates: int = 0  # of the whole run so far
     stopping: bool = False  # whether the run is to end
-    about: Task | Part | Rest | tuple = ()  # what to train on, to evaluate or to adopt
+    about: Task | Part | tuple = ()  # what to train on or to evaluate
 
     @classmethod
     def of_words(cls, words) -> Answer:

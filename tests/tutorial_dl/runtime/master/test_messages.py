@@ -6,9 +6,9 @@ import pytest
 from numba_kernels.star.star import HEAD
 from tutorial_dl.runtime.master import messages
 from tutorial_dl.runtime.master.messages import PAIRS, PIECES, Answer, Counts, Kind, Order, Report
-from tutorial_dl.runtime.master.tasks import NUMBERS, Evaluated, Part, Rest, Task
+from tutorial_dl.runtime.master.tasks import NUMBERS, Evaluated, Part, Task
 
-REST, TASK = Rest(3, 5, 2, 1, 2, 4), Task(3, 40, 5, 2, 1, 2, 4, (7, 0, 1, 2))
+TASK = Task(3, 40, 20, 60, 100, 1, 2)
 
 
 def sent(record, *before) -> list[float]:
@@ -24,13 +24,12 @@ REQUESTS = [
     (Kind.REPORT, Report()),
     *((Kind.EVALUATED, piece) for piece in Evaluated.pieces(np.arange(1.5, 3 + NUMBERS))),
     (Kind.NOT_FINITE, messages.NotFiniteAt(1, 2)),
-    (Kind.ENDED, messages.Ended(4)),
-    (Kind.LOST, messages.Lost(5)),
+    (Kind.WANTS, messages.OfWorker(4)),
+    (Kind.LOST, messages.OfWorker(5)),
     (Kind.COUNTS, Counts(1, tuple((number, 7) for number in range(PAIRS)))),
     (Kind.COUNTS, Counts(0, ((0, 12),))),
-    (Kind.REST, REST),
-    (Kind.UNDONE, messages.Undone(0, 2, (REST,) * PIECES)),
-    (Kind.UNDONE, messages.Undone(1, 2, ())),
+    (Kind.PIECES, messages.Pieces(((3, 0, 40),) * PIECES)),
+    (Kind.PIECES, messages.Pieces(((0, 40, 60),))),
 ]  # fmt: skip
 
 
@@ -48,7 +47,6 @@ def test_requests_of_all_kinds_are_tried():
     Answer(Order.GIVEN_UP),
     Answer(Order.TRAIN, 12, True, TASK),
     Answer(Order.EVALUATE, 12, False, Part(5, 8)),
-    Answer(Order.ADOPT, 12, True, REST),
 ])  # fmt: skip
 def test_answers(answer):
     found = Answer.of_words(sent(answer))
