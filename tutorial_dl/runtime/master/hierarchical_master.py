@@ -38,7 +38,7 @@ class HierarchicalMaster(TopMaster):
         super().handle(leaf)
 
     def from_sub_master(self, leaf: int, kind: int, record) -> None:
-        if kind in (Kind.REPORT, Kind.COUNTS, Kind.PIECES):
+        if kind in (Kind.REPORT, Kind.COUNTS):
             self.said[leaf, kind].append(record)
         elif kind == Kind.WANTS:
             self.wants[leaf] = record.rank
@@ -79,12 +79,12 @@ class HierarchicalMaster(TopMaster):
 
     def _count(self, leaf: int, report: Report) -> Report:
         self._take_counts(leaf)
-        pieces = [piece for one in self.said.pop((leaf, Kind.PIECES), ()) for piece in one.pieces]
-        self.tasks.done(leaf, None if self.rule.synchronous else pieces)
-        both = [report, *self.said.pop((leaf, Kind.REPORT), ())]
-        for one in both:
+        reports = [report, *self.said.pop((leaf, Kind.REPORT), ())]
+        done = [(one.epoch, *ends) for one in reports for ends in one.done]
+        self.tasks.done(leaf, None if self.rule.synchronous else done)
+        for one in reports:
             self._add(leaf, one)
-        return reduce(Report.plus, both)
+        return reduce(Report.plus, reports)
 
     def _take_counts(self, leaf: int) -> None:
         for counts in self.said.pop((leaf, Kind.COUNTS), ()):

@@ -25,10 +25,9 @@ class Kind(IntEnum):
     # From sub-masters only:
     WANTS = 8  # asks for a task for a worker
     WAITS = 9  # nothing is left to hand out: asks for an order when there is one
-    PIECES = 10  # what will be done once the next vector is in the weights
-    LOST = 11  # a worker is lost
-    COUNTS = 12  # updates by staleness, or shares by rank
-    LEFT = 13  # no worker is left
+    LOST = 10  # a worker is lost
+    COUNTS = 11  # updates by staleness, or shares by rank
+    LEFT = 12  # no worker is left
 
 
 class Order(IntEnum):
@@ -40,7 +39,7 @@ class Order(IntEnum):
 
 
 PAIRS = 7  # pairs of Counts that fit in a message
-PIECES = 5  # pieces of work that fit in a message
+PIECES = 4  # stretches of places that fit in a Report
 
 
 def flat(record: tuple) -> list[float]:
@@ -59,10 +58,13 @@ class Report(NamedTuple):
     weight: float = 0.0  # in a round, in samples; gradients that overflowed do not count
     updates: float = 0.0  # of a group
     staleness: float = 0.0  # the sum over its updates
+    done: tuple[tuple[int, int], ...] = ()  # by a group: places [start, stop) of the epoch's order
 
     @classmethod
     def of_words(cls, words) -> Report:
-        return cls(int(words[0]), *words[1:7])
+        ends = map(int, words[7:15])
+        done = tuple(pair for pair in zip(ends, ends, strict=True) if pair[1])
+        return cls(int(words[0]), *words[1:7], done)
 
     def plus(self, other: Report) -> Report:
         """Both together, with this one's epoch."""
@@ -89,20 +91,10 @@ class Counts(NamedTuple):
         return cls(of_ranks, tuple(pair for pair in pairs if pair[1]))
 
 
-class Pieces(NamedTuple):
-    pieces: tuple[tuple[int, int, int], ...]  # (epoch, start, stop) of a Task ...
-
-    @classmethod
-    def of_words(cls, words) -> Pieces:
-        numbers = map(int, words)
-        pieces = zip(numbers, numbers, numbers, strict=False)
-        return cls(tuple(piece for piece in pieces if piece[2]))
-
-
 RECORDS = {
     Kind.PUSH: Report, Kind.REPORT: Report, Kind.EVALUATED: Evaluated,
     Kind.NOT_FINITE: NotFiniteAt, Kind.WANTS: OfWorker, Kind.LOST: OfWorker,
-    Kind.COUNTS: Counts, Kind.PIECES: Pieces,
+    Kind.COUNTS: Counts,
 }  # fmt: skip
 
 

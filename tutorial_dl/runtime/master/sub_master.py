@@ -19,8 +19,8 @@ from collections import Counter
 from . import master
 from .client import Client
 from .master import Master
-from .messages import PAIRS, PIECES, Counts, Kind, NotFiniteAt, OfWorker, Order, Pieces, Report
-from .tasks import Evaluated, Task, Validation
+from .messages import PAIRS, PIECES, Counts, Kind, NotFiniteAt, OfWorker, Order, Report
+from .tasks import Evaluated, Validation, joined
 
 PART = 0.1  # fraction of a group's time for exchanges with the master above
 MOST = 16  # most worker exchanges per exchange upwards, which limits staleness
@@ -48,6 +48,13 @@ class Balance:
         self.every = max(1, min(wanted, MOST))
 
 
+def _parts(report: Report) -> list[Report]:
+    """The same report in as many as it takes to say what is done."""
+    done = joined(report.done)
+    first, *others = [tuple(done[at : at + PIECES]) for at in range(0, len(done), PIECES)] or [()]
+    return [report._replace(done=first), *(Report(report.epoch, done=some) for some in others)]
+
+
 class SubMaster(Master):
     """A sub-master (see above); `up` is its end of the star of the master above.
 
@@ -64,8 +71,7 @@ class SubMaster(Master):
         self.pending: dict[int, Report] = {}  # not yet reported, by epoch
         self.updates, self.stopping = 0, False  # of the whole run, as the master above says
         self.told_empty = False  # whether the master above knows that no worker is left here
-        self.finished: list[Task] = []  # since the last exchange upwards
-        self.refused = False  # whether a worker got no task since then
+        self.refused = False  # whether a worker got no task since the last exchange upwards
         self.sure: Counter[int] = Counter()  # `shares` of work that the master above has
 
     def guide(self) -> None:
@@ -102,7 +108,7 @@ class SubMaster(Master):
         """Forget a part of a synchronous task, all of which others will do."""
         if self.pending:
             self.shares = self.sure
-        self.pending, self.finished = {}, []
+        self.pending = {}
 
     def _tell_counts(self) -> None:
         """Report updates by staleness, and shares by rank, since the last report."""
@@ -122,8 +128,8 @@ class SubMaster(Master):
 
     def _count(self, leaf, report):
         steps = 0.0 if self.rule.synchronous else report.steps  # synchronous: see serve_round
-        self._report(report._replace(steps=steps, weight=report.samples))
-        self.finished += self.tasks.given.get(leaf, ())
+        done = () if self.rule.synchronous else tuple(self.tasks.given[leaf][0].places())
+        self._report(report._replace(steps=steps, weight=report.samples, done=done))
         return super()._count(leaf, report)
 
     def serve_round(self) -> None:
@@ -141,16 +147,20 @@ class SubMaster(Master):
         if self.round_is_complete():
             self.serve_round()
         self._tell_of_lost()
-        complete, left = self.tasks.complete(), self.tasks.left
+        complete = self.tasks.complete()
         if self.rule.synchronous:
             due = bool(complete)  # all of what the master above gave
         else:
-            older = bool(left and self.pending) and min(self.pending) < min(left)
-            due = older or self.refused or self.exchanges >= self.balance.every
+            due = self.refused or self.exchanges >= self.balance.every or self._epoch_is_over()
         if due:
             self._relay()
         self.end_validations()
         self.begin_tasks()
+
+    def _epoch_is_over(self) -> bool:
+        """Whether there are reports of an epoch before all that is left here."""
+        left = self.tasks.left
+        return bool(left and self.pending) and min(self.pending) < min(left)
 
     @property
     def over(self) -> bool:
@@ -160,6 +170,10 @@ class SubMaster(Master):
     def order_for(self, leaf):
         if self.final is None and not self.stopping and not self._has_work(leaf):
             self._ask_for_work(leaf)
+            if not self.rule.synchronous and (self.validations or self._epoch_is_over()):
+                self._relay()
+            if self.validations:  # an order that came with the answers
+                return self.to_validate(leaf) or super().order_for(leaf)
         return super().order_for(leaf)
 
     def _has_work(self, leaf: int) -> bool:
@@ -200,16 +214,12 @@ class SubMaster(Master):
         if not self.pending:
             return
         began = time.monotonic()
-        first, *others = sorted(self.pending)
         if self.run.saving is not None:  # what will hold once this exchange is in the weights
             self._tell_counts()
-        if not self.rule.synchronous:
-            done = [(task.epoch, task.start, task.stop) for task in self.finished]
-            for at in range(0, len(done), PIECES):
-                self._say(Kind.PIECES, Pieces(tuple(done[at : at + PIECES])))
-        for epoch in others:
-            self._say(Kind.REPORT, self.pending[epoch])
-        self.up.report = self.pending[first]
+        first, *others = [one for _, each in sorted(self.pending.items()) for one in _parts(each)]
+        for report in others:
+            self._say(Kind.REPORT, report)
+        self.up.report = first
         if self.state.size:
             self.run.replica.state = self.mean_state()
         self.rule.relay(self.weights, self.up)
@@ -221,7 +231,7 @@ class SubMaster(Master):
         between = (began - self.since) / max(1, self.exchanges)
         self.balance.exchanged(took, between)
         self.exchanges, self.since = 0, time.monotonic()
-        self.pending, self.finished, self.refused = {}, [], False
+        self.pending, self.refused = {}, False
         self.sure = self.shares.copy()
         self._heed()
 

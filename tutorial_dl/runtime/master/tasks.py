@@ -83,8 +83,8 @@ class Task(NamedTuple):
         return found
 
     def without(self, start: int, stop: int) -> list[Task]:
-        """What remains of a task that is not shared when [start, stop) of it is done."""
-        ends = (self.start, start), (stop, self.stop)
+        """What remains of a task that is not shared when places [start, stop) are done."""
+        ends = (self.start, min(start, self.stop)), (max(stop, self.start), self.stop)
         return [self._replace(start=a, stop=b) for a, b in ends if a < b]
 
 
@@ -166,15 +166,18 @@ class Tasks:
         self.left.setdefault(task.epoch, {}).setdefault(column, deque()).appendleft(task)
 
     def done(self, holder, pieces=None) -> list[Task]:
-        """Mark as done what `holder` has, or (epoch, start, stop) of it; return what was marked."""
-        if pieces is None:
-            return self.given.pop(holder, [])
-        tasks = self.given[holder]
-        for epoch, start, stop in pieces:
-            which = next(t for t in tasks if t.epoch == epoch and t.start <= start < t.stop)
-            tasks.remove(which)
-            tasks += which.without(start, stop)
-        return []
+        """Mark as done what `holder` has, or (epoch, start, stop) of it; return what it had."""
+        had = self.given.pop(holder, [])
+        if pieces is not None:
+            left = had
+            for epoch, *ends in pieces:
+                left = [
+                    rest
+                    for task in left
+                    for rest in (task.without(*ends) if task.epoch == epoch else [task])
+                ]
+            self.given[holder] = left
+        return had
 
     def give_back(self, holder) -> None:
         """Have others do what `holder` has not done."""

@@ -20,7 +20,7 @@ def sent(record, *before) -> list[float]:
 
 REQUESTS = [
     (Kind.PULL, ()),
-    (Kind.PUSH, Report(3, 10.0, 2.5, 1.0, 10.0, 4.0, 7.0)),
+    (Kind.PUSH, Report(3, 10.0, 2.5, 1.0, 10.0, 4.0, 7.0, ((40, 60),))),
     (Kind.REPORT, Report()),
     *((Kind.EVALUATED, piece) for piece in Evaluated.pieces(np.arange(1.5, 3 + NUMBERS))),
     (Kind.NOT_FINITE, messages.NotFiniteAt(1, 2)),
@@ -28,8 +28,7 @@ REQUESTS = [
     (Kind.LOST, messages.OfWorker(5)),
     (Kind.COUNTS, Counts(1, tuple((number, 7) for number in range(PAIRS)))),
     (Kind.COUNTS, Counts(0, ((0, 12),))),
-    (Kind.PIECES, messages.Pieces(((3, 0, 40),) * PIECES)),
-    (Kind.PIECES, messages.Pieces(((0, 40, 60),))),
+    (Kind.REPORT, Report(3, 10.0, done=((0, 40),) * PIECES)),
 ]  # fmt: skip
 
 
@@ -55,4 +54,5 @@ def test_answers(answer):
 
 def test_reports_add_up():
     one = Report(3, 10.0, 2.5, 1.0, 10.0, 4.0, 7.0)
-    assert one.plus(one._replace(epoch=5)) == (3, 20.0, 5.0, 2.0, 20.0, 8.0, 14.0)
+    two = one.plus(one._replace(epoch=5, done=((4, 8),)))
+    assert two == (3, 20.0, 5.0, 2.0, 20.0, 8.0, 14.0, ((4, 8),))

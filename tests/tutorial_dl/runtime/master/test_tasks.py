@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tutorial_dl import data
-from tutorial_dl.runtime.master.messages import Pieces, flat
+from tutorial_dl.runtime.master.messages import flat
 from tutorial_dl.runtime.master.tasks import (
     AsynchronousTasks,
     SynchronousTasks,
@@ -235,9 +235,7 @@ class Groups:
     def exchange(self, leaf, group) -> None:
         pieces = None
         if self.kind is AsynchronousTasks:
-            said = Pieces(tuple((task.epoch, task.start, task.stop) for task in group.finished))
-            words = [float(number) for number in flat(said)]
-            pieces = Pieces.of_words([*words, 0.0]).pieces
+            pieces = [(task.epoch, *ends) for task in group.finished for ends in task.places()]
         if group.finished:
             self.top.done(leaf, pieces)
             self.in_weights.update(group.seen)
