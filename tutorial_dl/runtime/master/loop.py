@@ -146,8 +146,7 @@ class MasterLoop(Loop):
             raise  # these weights are of no use
         except BaseException:
             # The weights are consistent between two requests only.
-            whole = not top.serving and not (top.round and top.round_is_complete())
-            if run.saving is not None and whole:
+            if run.saving is not None and not top.serving:
                 top.save()
             raise
         assign(replica, top.weights, top.mean_state())

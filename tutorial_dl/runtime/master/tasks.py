@@ -240,9 +240,12 @@ class AsynchronousTasks(Tasks):
             for _, columns in sorted(self.left.items()):
                 if own := columns.get(worker):
                     return own, True
-                # A column whose worker is lost, or will not reach the end soon
-                long = {q: sum(task.count for task in column) for q, column in columns.items()}
-                long = {q: n - (q in self.workers) for q, n in long.items()}
+                # A column whose worker is lost, or is in this group and will not reach the end soon
+                long = {
+                    q: sum(task.count for task in column) - (q in self.workers)
+                    for q, column in columns.items()
+                    if q not in self.workers or _group(q) == _group(worker)
+                }
                 longest = max(long, key=long.get, default=None)
                 if long.get(longest, 0) > 0:
                     return columns[longest], False
@@ -251,6 +254,11 @@ class AsynchronousTasks(Tasks):
                 break
             self.open_next()
         return None
+
+
+def _group(worker):
+    """The sub-master of `worker`, if there are any."""
+    return worker[0] if isinstance(worker, tuple) else None
 
 
 class SynchronousTasks(Tasks):
