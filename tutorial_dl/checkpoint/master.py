@@ -1,8 +1,8 @@
 """`MasterSaving`: checkpoints that a master writes alone, while workers continue.
 
-They hold the master's weights and the rule's state, the history, and which shares of the begun
-epochs are not done. They do not hold the workers' own state (momentum, weights between two
-exchanges): in a resumed run workers begin with the master's weights. Under sub-masters, a share is
+They hold the master's weights and the rule's state, the history, and what is left of the begun
+epochs. They do not hold the workers' own state (momentum, weights between two
+exchanges): in a resumed run workers begin with the master's weights. Under sub-masters, a batch is
 done when its update has reached the top master (hierarchical_master.py).
 """
 

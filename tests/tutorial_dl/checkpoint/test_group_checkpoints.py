@@ -94,7 +94,7 @@ def cut_at_word(word, monkeypatch):
 
 
 def cut_after_a_group(folder, cases):
-    """A group loses its worker, others adopt its shares, and then the run is ended, twice."""
+    """A group loses its worker, others do its work, and then the run is ended, twice."""
     from faults import Fault, fail, strike
 
     from numba_kernels import PeerError

@@ -22,7 +22,7 @@ from numba_kernels.team import stall
 from ...strategies.center import Center
 from ..errors import NotFinite, TrainingError
 from .messages import Answer, Kind, NotFiniteAt, Order, Report, flat, request_of
-from .tasks import Evaluated, Part, Validation
+from .validation import Evaluated, Part, Validation
 
 LOOK = 0.2  # seconds between checks for failed leaves
 PATIENCE = 60.0  # a worker that others wait for may take at least this long for a task, and

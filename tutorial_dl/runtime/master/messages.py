@@ -11,7 +11,8 @@ from enum import IntEnum
 from itertools import chain
 from typing import NamedTuple
 
-from .tasks import Evaluated, Part, Task, record_of
+from .tasks import Task
+from .validation import Evaluated, Part
 
 
 class Kind(IntEnum):
@@ -40,6 +41,13 @@ class Order(IntEnum):
 
 PAIRS = 7  # pairs of Counts that fit in a message
 PIECES = 4  # stretches of places that fit in a Report
+
+
+def record_of(kind, words):
+    """The record of class `kind` in the words of a message: of whole numbers if it can't say."""
+    if hasattr(kind, "of_words"):
+        return kind.of_words(words)
+    return kind(*map(int, words[: len(kind._fields)]))
 
 
 def flat(record: tuple) -> list[float]:

@@ -20,7 +20,8 @@ from . import master
 from .client import Client
 from .master import Master
 from .messages import PAIRS, PIECES, Counts, Kind, NotFiniteAt, OfWorker, Order, Report
-from .tasks import Evaluated, Validation, joined
+from .tasks import joined
+from .validation import Evaluated, Validation
 
 PART = 0.1  # fraction of a group's time for exchanges with the master above
 MOST = 16  # most worker exchanges per exchange upwards, which limits staleness

@@ -6,7 +6,7 @@ With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 from ...replica.base import assign
 from ..evaluation import Sums
 from .master import Master
-from .tasks import Validation
+from .validation import Validation
 
 
 class TopMaster(Master):

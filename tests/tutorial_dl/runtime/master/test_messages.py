@@ -6,7 +6,8 @@ import pytest
 from numba_kernels.star.star import HEAD
 from tutorial_dl.runtime.master import messages
 from tutorial_dl.runtime.master.messages import PAIRS, PIECES, Answer, Counts, Kind, Order, Report
-from tutorial_dl.runtime.master.tasks import NUMBERS, Evaluated, Part, Task
+from tutorial_dl.runtime.master.tasks import Task
+from tutorial_dl.runtime.master.validation import NUMBERS, Evaluated, Part
 
 TASK = Task(3, 40, 20, 60, 100, 1, 2)
 

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from tutorial_dl import data
-from tutorial_dl.runtime.master.messages import flat
+from tutorial_dl.runtime.master.messages import flat, record_of
 from tutorial_dl.runtime.master.tasks import (
     AsynchronousTasks,
     SynchronousTasks,
     Task,
     TaskBatches,
-    record_of,
 )
 
 SEED = 7
