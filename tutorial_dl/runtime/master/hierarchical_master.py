@@ -2,7 +2,7 @@
 
 It hands out the work of all groups. A sub-master asks for a task for each of its workers, in longer
 pieces than a worker would; with its next exchange it reports what of them is done. In synchronous
-forms it asks for the group, which shares each batch of a round with the other groups. If all
+forms it gets a task for the group, which shares each batch of a round with the other groups. If all
 workers of a group are lost, what it had is left again, as with any worker.
 """
 
@@ -61,21 +61,22 @@ class HierarchicalMaster(TopMaster):
     def order_for(self, leaf: int) -> Answer | None:
         if self.final is not None:
             return Answer(Order.DONE)
-        if leaf in self.wants:
-            rank = self.wants.pop(leaf)
-            worker = leaf if self.rule.synchronous else (leaf, rank)
+        task = None
+        if self.rule.synchronous:
+            task = self.tasks.next(leaf)
+        elif leaf in self.wants:
+            worker = leaf, self.wants.pop(leaf)
             task = self.tasks.next(worker, leaf, AHEAD * self.rule.every)
-            return Answer(Order.GO_ON) if task is None else Answer(Order.TRAIN, about=task)
-        if leaf in self.resting and not self._has_work(leaf):
+        if task is None and leaf in self.resting and not self._has_work(leaf):
             return None
         self.resting.discard(leaf)
-        return Answer(Order.GO_ON)
+        return Answer(Order.GO_ON) if task is None else Answer(Order.TRAIN, about=task)
 
     def _has_work(self, leaf: int) -> bool:
-        own = [leaf]
-        if not self.rule.synchronous:
-            own = [worker for worker in self.tasks.workers if worker[0] == leaf]
-        return any(map(self.tasks.ready, own))
+        """Whether there is a task for a worker of this group, for which it has to ask."""
+        if self.rule.synchronous:
+            return False
+        return any(self.tasks.ready(worker) for worker in self.tasks.workers if worker[0] == leaf)
 
     def _count(self, leaf: int, report: Report) -> Report:
         self._take_counts(leaf)

@@ -70,6 +70,8 @@ class Report(NamedTuple):
 
     @classmethod
     def of_words(cls, words) -> Report:
+        if not words[8]:  # as of every worker
+            return cls(int(words[0]), *words[1:7])
         ends = map(int, words[7:15])
         done = tuple(pair for pair in zip(ends, ends, strict=True) if pair[1])
         return cls(int(words[0]), *words[1:7], done)

@@ -169,28 +169,18 @@ class SubMaster(Master):
         return super().over and set(self.open) <= set(self.waiting)
 
     def order_for(self, leaf):
-        if self.final is None and not self.stopping and not self._has_work(leaf):
-            self._ask_for_work(leaf)
-            if not self.rule.synchronous and (self.validations or self._epoch_is_over()):
+        asks = self.final is None and not self.stopping and not self.rule.synchronous
+        if asks and not any(columns.get(leaf) for columns in self.tasks.left.values()):
+            self._say(Kind.WANTS, OfWorker(self.ranks[leaf]))
+            if self.up.last.order == Order.TRAIN:
+                self.tasks.add(leaf, self.up.last.about)
+            else:
+                self.refused = True
+            if self.validations or self._epoch_is_over():
                 self._relay()
             if self.validations:  # an order that came with the answers
                 return self.to_validate(leaf) or super().order_for(leaf)
         return super().order_for(leaf)
-
-    def _has_work(self, leaf: int) -> bool:
-        tasks = self.tasks
-        if self.rule.synchronous:
-            return bool(tasks.left or tasks.given)
-        return any(columns.get(leaf) for columns in tasks.left.values())
-
-    def _ask_for_work(self, leaf: int) -> None:
-        self._say(Kind.WANTS, OfWorker(self.ranks[leaf]))
-        answer = self.up.last
-        if answer.order == Order.TRAIN:
-            self.tasks.add(None if self.rule.synchronous else leaf, answer.about)
-            self.tasks.begin()
-        else:
-            self.refused = True
 
     def deserted(self, line: str) -> None:
         """Do nothing, because other groups continue."""
@@ -250,6 +240,9 @@ class SubMaster(Master):
             (part, of), n = answer.about, max(1, len(self.open))
             own = range(part * n, (part + 1) * n)
             self.validations.append(Validation(-1, weights.copy(), state.copy(), own, of * n))
+        elif answer.order == Order.TRAIN and self.rule.synchronous:
+            self.tasks.add(None, answer.about)
+            self.tasks.begin()
 
     def validated(self, validation: Validation) -> None:
         for piece in Evaluated.pieces(validation.total()):

@@ -54,10 +54,13 @@ class Task(NamedTuple):
 
     def split(self, number: int) -> tuple[Task, Task | None]:
         """The first `number` batches, and the others, if there are any."""
-        if number >= self.count:
+        epoch, order, size, start, stop, *which = self
+        at = max(start, (start // size + number) * size)
+        if at >= stop:
             return self, None
-        at, _ = self.batch(number)
-        return self._replace(stop=at), self._replace(start=at)
+        return Task(epoch, order, size, start, at, *which), Task(
+            epoch, order, size, at, stop, *which
+        )
 
     def divided(self, j: int, of: int) -> Task:
         """The j-th of `of` equal shares of this one."""
@@ -141,10 +144,10 @@ class Tasks:
 
     def complete(self) -> list[int]:
         """Epochs that are now complete, in order; each is returned once."""
-        given = {task.epoch for tasks in self.given.values() for task in tasks}
         found = []
         for number in sorted(self.left):
-            if number in given or any(self.left[number].values()):
+            given = (task.epoch for tasks in self.given.values() for task in tasks)
+            if any(self.left[number].values()) or number in given:
                 break
             found.append(number)
             del self.left[number]
@@ -228,7 +231,8 @@ class AsynchronousTasks(Tasks):
     def _find(self, worker) -> tuple[deque[Task], bool] | None:
         """A column with work for `worker`, and whether it is its own; may begin an epoch."""
         while not self.stopped:
-            for _, columns in sorted(self.left.items()):
+            for number in sorted(self.left):
+                columns = self.left[number]
                 if own := columns.get(worker):
                     return own, True
                 # A column whose worker is lost, or is in this group and will not reach the end soon
@@ -320,14 +324,14 @@ class TaskBatches:
         start, stop = task.batch(number)
         what = task.epoch, task.size, task.share, task.shares
         follows, self._after = self._after == (*what, start), (*what, stop)
+        whole = start % task.size == 0 and stop == min(start + task.size, len(self.data))
+        reads_on = self._at == (*what, start)
+        # Don't start to read ahead in another worker's column.
+        new = follows or self._at[:4] < what
         rank = task.share * self.devices + self.device, task.shares * self.devices
-        natural = start % task.size == 0 and stop == min(start + task.size, len(self.data))
-        if task.order != task.size or not natural:
+        if task.order != task.size or not whole or not (reads_on or new):
             return self._take(task, start, stop, rank)
-        if self._at != (*what, start):
-            # Don't start to read ahead in another worker's column.
-            if not (follows or self._at[:4] < what):
-                return self._take(task, start, stop, rank)
+        if not reads_on:
             self.close()
             batches = Batches(self.data, task.size, **self._given, rank=rank[0], ranks=rank[1])
             self._stream = batches.epoch(task.epoch, start // task.size)
