@@ -107,7 +107,7 @@ class Saving:
             random_state.restore(player.replica, its, run.team.rank)
             before, now = (
                 its.values.get("computing_a_sample", 1),
-                computing_a_sample(player.strategy),
+                player.strategy.ranks_a_sample,
             )
             alike = (its.ranks, before) == (run.team.size, now)  # ranks have read their own seeds
             if max(before, now) > 1 and not alike:
@@ -140,7 +140,8 @@ class Saving:
 
     def vector(self, saved, name: str) -> np.ndarray:
         """This rank's vector, from the whole model's in a Snapshot."""
-        found = np.zeros_like(self.run.replica.parameters)
+        dtype = saved.vector(name, 0, 0).dtype
+        found = np.zeros(self.run.replica.parameters.size, dtype)
         self.run.strategy.holding.take(lambda *part: saved.vector(name, *part), found)
         return found
 
@@ -212,13 +213,8 @@ def of_player(player, of_strategy: dict) -> dict:
         "sizes": [replica.state.size, 0 if seeds is None else seeds.size],
         "by": type(strategy).__name__,
         "strategy": of_strategy,
-        "computing_a_sample": computing_a_sample(strategy),
+        "computing_a_sample": strategy.ranks_a_sample,
     }
-
-
-def computing_a_sample(strategy) -> int:
-    """How many ranks compute a sample together: parts of a model, or of a sequence."""
-    return strategy.team.size // strategy.sharers.size
 
 
 def stretches(strategy) -> list[int]:

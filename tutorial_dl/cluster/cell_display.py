@@ -130,7 +130,7 @@ class Terminal(Page):
 
     def __init__(self) -> None:
         super().__init__()
-        self._printed: dict[int, int] = {}  # lines, by rank
+        self._printed: dict[tuple[int, str], int] = {}  # numbers of lines, by rank and stream
         self._status = ""
 
     def shows_status(self) -> bool:
@@ -150,19 +150,27 @@ class Terminal(Page):
     def _print_new(self, output: Mapping[int, list[Part]], ended: bool = False) -> None:
         """Print lines that have not been printed; those that may change only if the cell ended."""
         for rank, parts in output.items():
-            count, printed = 0, self._printed.get(rank, 0)
-            parts = [part for part in parts if not is_result(part)]
             for part in parts:
                 if isinstance(part, Rich):
                     rows = [Row("stdout", line) for line in as_text(part).splitlines()]
-                else:
-                    keep = part.changing if part is parts[-1] and not ended else 0
-                    rows = part.rows[: len(part.rows) - keep]
-                for row in rows:
-                    count += 1 if row.name else row.more
-                    if count > printed:
-                        self._print(rank, row)
-            self._printed[rank] = max(count, printed)
+                    if not part.result:
+                        self._print_once(rank, "display", part.number, rows)
+                    continue
+                if not part.numbers and ended:  # a note on what was left out
+                    self._print_once(rank, "note", 0, part.rows)
+                for row, number in zip(part.rows, part.numbers, strict=False):
+                    changes = part.changing.get(row.name, number + 1) <= number
+                    if ended or not changes:
+                        # Lines that were dropped have mostly been printed before.
+                        among = (row.name,) if row.name else ("stdout", "stderr", "")
+                        if all(number > self._printed.get((rank, one), -1) for one in among):
+                            self._print_once(rank, row.name, number, [row])
+
+    def _print_once(self, rank: int, stream: str, number: int, rows: list[Row]) -> None:
+        if number > self._printed.get((rank, stream), -1):
+            self._printed[rank, stream] = number
+            for row in rows:
+                self._print(rank, row)
 
     def _print(self, rank: int, row: Row) -> None:
         self.status("")

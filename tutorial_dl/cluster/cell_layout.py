@@ -143,7 +143,7 @@ def fold(texts: Mapping[int, Text]) -> list[Shared]:
     """Fold lines: ranks whose lines are the first lines of another rank's are put with it."""
     found: list[Shared] = []
     for rank in sorted(texts, key=lambda rank: (-len(texts[rank].rows), rank)):
-        rows, partial, _ = texts[rank]
+        rows, partial, *_ = texts[rank]
         if not rows:
             continue
         for chain in found:

@@ -6,13 +6,14 @@ them (cell_layout.py says how, cell_display.py does it).
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from .protocol import VALUE
-from .rank_screen import Row, Screen
+from .rank_screen import Row, Screen, Text
 
 DISPLAYS = 50  # figures and the like that are kept per rank; the later ones are only counted
 
@@ -24,23 +25,12 @@ class Rich(NamedTuple):
     metadata: dict
     result: bool = False
     name: str | None = None  # display_id, by which an engine replaces it
+    number: int = -1  # as of lines (`Text`)
 
     def same(self) -> str:
         """Equal for displays to be shown once: the text beside a figure may have an address."""
         shown = {kind: each for kind, each in self.data.items() if kind != "text/plain"}
         return json.dumps([shown or self.data, self.result], sort_keys=True)
-
-
-class Text(NamedTuple):
-    """Lines printed one after the other.
-
-    The last `partial` ones have not ended yet. The last `changing` ones may still change, because
-    the rank goes on with them, or goes back to them for a progress bar.
-    """
-
-    rows: list[Row]
-    partial: int = 0
-    changing: int = 0
 
 
 Part = Text | Rich
@@ -51,6 +41,7 @@ class Output:
 
     def __init__(self, ranks: Iterable[int]):
         self._parts: dict[int, list[Screen | Rich]] = {rank: [] for rank in ranks}
+        self._numbers = {rank: itertools.count() for rank in self._parts}
         self._left_out = dict.fromkeys(self._parts, 0)
         self._clear: set[int] = set()  # ranks that show nothing more of before once they show more
         self._values: dict[int, list] = {}
@@ -83,7 +74,7 @@ class Output:
     def _write(self, rank: int, name: str, text: str) -> None:
         parts = self._begin(rank)
         if not parts or not isinstance(parts[-1], Screen):
-            parts.append(Screen())
+            parts.append(Screen(self._numbers[rank]))
         parts[-1].write(name, text)
 
     def _show(self, rank: int, rich: Rich) -> None:
@@ -91,7 +82,7 @@ class Output:
         if not rich.result and sum(isinstance(each, Rich) for each in parts) >= DISPLAYS:
             self._left_out[rank] += 1
             return
-        parts.append(rich)
+        parts.append(rich._replace(number=next(self._numbers[rank])))
 
     def _begin(self, rank: int) -> list[Screen | Rich]:
         if rank in self._clear:
@@ -114,7 +105,7 @@ class Output:
             return {rank: self._frozen(rank) for rank in self._parts}
 
     def _frozen(self, rank: int) -> list[Part]:
-        frozen = [Text(*p.rows()) if isinstance(p, Screen) else p for p in self._parts[rank]]
+        frozen = [p.rows() if isinstance(p, Screen) else p for p in self._parts[rank]]
         if left_out := self._left_out[rank]:
             said = f"... {left_out} more displays, which were not kept"
             frozen.append(Text([Row("stdout", said)]))
@@ -132,9 +123,12 @@ class Output:
 
     def printed(self, rank: int, name: str) -> str:
         """All that a rank has printed to "stdout" or "stderr"."""
-        texts = [part for part in self.snapshot()[rank] if isinstance(part, Text)]
+        shown = self.snapshot()[rank]
+        texts = [part for part in shown if isinstance(part, Text) and part.numbers]
         rows = [row for part in texts for row in part.rows if row.name in (name, "")]
-        return "".join(f"{row.whole()}\n" for row in rows)
+        text = "".join(f"{row.whole()}\n" for row in rows)
+        ended = not (texts and texts[-1].partial and texts[-1].rows[-1].name == name)
+        return text if ended else text[:-1]
 
     def take_values(self) -> dict[int, list]:
         """The buffers that ranks have published as VALUE, which are not kept any longer."""

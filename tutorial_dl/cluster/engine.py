@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 import time
+from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
 import zmq
@@ -246,7 +247,9 @@ def text_bars() -> None:
                 options.setdefault("file", sys.stdout)
             super().__init__(*args, **options)
 
-    module = sys.modules["tqdm.autonotebook"] = ModuleType("tqdm.autonotebook")  # for tqdm.auto
+    name = "tqdm.autonotebook"  # which tqdm.auto imports
+    module = sys.modules[name] = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
     module.tqdm, module.trange = tqdm, lambda *args, **options: tqdm(range(*args), **options)
 
 

@@ -62,6 +62,11 @@ def why(job: Job, answer: str) -> str | None:
     return None if ENDING.search(answer) else by_itself(job, answer)
 
 
+def nobody_ended(job: Job, words: str) -> bool:
+    """Whether `why` has found nobody and nothing that ended the job, but what ran in it."""
+    return words.startswith(f"{job} ended") and not words.startswith(f"{job} ended because")
+
+
 def by_itself(job: Job, answer: str) -> str:
     """The end of a job that nobody ended: what the launcher, or else the job's program, said."""
     if found := OF_RANKS.search("\n".join(job.tail())):

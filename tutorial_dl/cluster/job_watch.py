@@ -52,6 +52,7 @@ class JobWatch:
         self.job, self.client, self.deaths, self.hosts = job, client, deaths, hosts
         self.why: str | None = None
         self._runs = False  # the job runs, but engines are lost
+        self._ending = False  # the job has ended, and the reason follows
         self._decided, self._asked = threading.Event(), threading.Event()
         self._engines = len(client.uuids)
         self._port = port(connection)
@@ -65,7 +66,9 @@ class JobWatch:
         if engine_gone and self.why is None:
             self._asked.set()
             self._decided.wait(AT_ONCE)
-        if self.why is None or (" ended" in self.why and self.deaths.first):
+            if self._ending:
+                self._decided.wait(COMPLETES)
+        if self.why is None or (job_end.nobody_ended(self.job, self.why) and self.deaths.first):
             return []  # still running, or it is known which engine ended first
         new = "gives new engines" if self._runs else "submits a new job"
         return [f"{self.why}: c.restart() {new} (variables are lost)"]
@@ -91,6 +94,7 @@ class JobWatch:
     def _find_out(self) -> None:
         """Ask what is so, and tell the cell that runs if it can't go on."""
         if self.job.state() is None:
+            self._ending = True
             self.why, self._runs = self._reason(), False
         elif self.why is None:
             self.why = self._cut_off()

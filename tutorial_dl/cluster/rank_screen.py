@@ -7,6 +7,7 @@ A carriage return lets a line be overwritten (progress bars), a backspace erases
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 CONTROL = re.compile(
@@ -32,6 +33,20 @@ class Row(NamedTuple):
         return f"{self.text}... {self.more:,} characters more" if self.more else self.text
 
 
+class Text(NamedTuple):
+    """Lines printed one after the other.
+
+    The last `partial` ones have not ended yet. `numbers` are those of the lines, which ascend over
+    all that a rank prints in a cell. By stream, `changing` has the number from which on its lines
+    may still change, because the rank goes on with one, or goes back to it for a progress bar.
+    """
+
+    rows: list[Row]
+    partial: int = 0
+    numbers: Sequence[int] = ()
+    changing: Mapping[str, int] = {}
+
+
 class Stream:
     """Where a stream writes: its last lines, by number, and which of them, from 0, is written."""
 
@@ -39,12 +54,23 @@ class Stream:
         self.lines: list[int] = []
         self.at, self.up, self.replace, self.rest = 0, 0, False, ""
 
+    def forget(self, first: int, last: int) -> None:
+        """Lines [first, last) have been dropped. A stream that was in one begins a new line."""
+        gone = [first <= line < last for line in self.lines]
+        self.at -= sum(gone[: self.at])
+        self.lines = [line for line, dropped in zip(self.lines, gone, strict=True) if not dropped]
+        self.up = min(self.up, len(self.lines))
+        self.replace = self.replace and self.at < len(self.lines)
+
 
 class Screen:
     """The lines that a rank has printed to stdout and stderr, in the order in which they began."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Iterator[int]) -> None:
+        """`numbers` gives each line its number."""
+        self._numbers = numbers
         self._rows: list[Row] = []
+        self._named: list[int] = []  # their numbers
         self._gone = self._size = 0  # lines dropped after the first ones; characters kept
         self._streams: dict[str, Stream] = {}
 
@@ -91,6 +117,7 @@ class Screen:
         else:
             stream.lines.append(len(self._rows) + self._gone)
             self._rows.append(row)
+            self._named.append(next(self._numbers))
 
     def _end(self, name: str, stream: Stream) -> None:
         if stream.at == len(stream.lines):
@@ -104,22 +131,26 @@ class Screen:
         if self._size > MOST:
             last = FIRST + (len(self._rows) - FIRST) // 2
             self._gone += max(0, last - FIRST)
-            del self._rows[FIRST:last]
+            del self._rows[FIRST:last], self._named[FIRST:last]
+            for each in self._streams.values():
+                each.forget(FIRST, FIRST + self._gone)
             self._size = sum(len(row.text) + 1 for row in self._rows)
 
-    def rows(self) -> tuple[list[Row], int, int]:
-        """All lines; how many of the last are not ended by a newline yet; how many may change.
-
-        White lines at the end, such as those of a bar that was removed, are left out.
-        """
-        rows = list(self._rows)
+    def rows(self) -> Text:
+        """All lines, without white ones at the end, such as those of a bar that was removed."""
+        rows, numbers = list(self._rows), list(self._named)
+        open_, changing = set(), {}
+        for name, stream in self._streams.items():
+            first = max(0, min(stream.at, len(stream.lines) - stream.up))
+            for line in stream.lines[first : first + 1]:
+                changing[name] = numbers[self._index(line)]
+            for line in stream.lines[stream.at : stream.at + 1]:
+                open_.add(numbers[self._index(line)])
         if self._gone:
             rows.insert(FIRST, Row("", "", self._gone))
+            numbers.insert(FIRST, numbers[FIRST] - 1)  # that of the last of them
+        whole = len(rows)
         while rows and rows[-1].name and not rows[-1].text.strip():
             rows.pop()
-        last = len(self._rows) + self._gone - 1
-        begun = [each.lines[each.at] for each in self._streams.values()
-                 if each.at < len(each.lines)]  # fmt: skip
-        whole = len(rows) == len(self._rows) + bool(self._gone)
-        ups = (each.up for each in self._streams.values())
-        return rows, int(whole and last in begun), max(len(begun), *ups, 0)
+        partial = int(len(rows) == whole > 0 and numbers[-1] in open_)
+        return Text(rows, partial, numbers[: len(rows)], changing)

@@ -14,7 +14,7 @@ __all__ = ["draw_layout"]
 
 # From top to bottom. Groups and folds without a master also have a row, for their names.
 ROWS = {
-    "coordinator": ("coordinator", "picks what to try"),
+    "coordinator": ("coordinator", "keeps the books"),
     "block": ("", ""),
     "master": ("master", "holds the weights"),
     "sub_master": ("sub-masters", "hold a copy each"),

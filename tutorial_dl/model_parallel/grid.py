@@ -19,6 +19,7 @@ from numba_kernels.team.team import Team
 from tutorial_dl.layout.axes import coordinates, number_of, sizes
 from tutorial_dl.replica.base import Segment
 from tutorial_dl.replica.holding import Holding, Part
+from tutorial_dl.words import counted
 
 
 class Grid:
@@ -107,18 +108,13 @@ class Grid:
             self.model if mine else None,
             self.tensor if tensor > 1 else None,
             tuple(t for t in (self.context, self.pipe, self.tensor) if t is not None),
-            words=", ".join([*words, f"{self.axes['data']} copies"]),
+            words=", ".join([*words, counted(self.axes["data"], "copy", "copies")]),
         )
 
     def fail(self, error: BaseException) -> None:
         """Tell all ranks of this rank's teams that it failed; they raise PeerError."""
         for team in (*self.parts, self.team):
             team.abort(error)
-
-    def recover(self) -> None:
-        """Make the parts usable again, after all ranks have recovered `team`. Collective."""
-        for team in self.parts:
-            team.recover()
 
     def __repr__(self) -> str:
         return f"Grid({self.axes}, rank {self.team.rank})"

@@ -58,7 +58,8 @@ class PipelinedReplica(Replica):
 
     Attributes:
         parts: The layers of the whole model; `places` says at which of them stages begin.
-        slices: Of each stage on this rank: where it begins and ends in the replica's vectors.
+        slices: Of each stage on this rank: where it begins and ends in the vectors of the replica
+            that was given.
         pipeline: What runs the schedule; see there for what it counts and measures.
         sequences: This rank's part of sequences, if they are divided; it counts the bytes of rings.
     """
@@ -100,7 +101,7 @@ class PipelinedReplica(Replica):
             self.segments += tuple(moved)
             self._offsets.append(size)
             size += stage.size
-        # Where each stage's weights lie in the vectors of the whole model
+        # Where each stage's weights lie in the vectors of the replica that was given
         self.ends = [self.parts.weights_before(place) for place in self.places]
         self.slices = [(self.ends[stage], self.ends[stage + 1]) for stage in mine]
         parameters, gradient = (aligned(size, self.dtype) for _ in range(2))
@@ -109,8 +110,8 @@ class PipelinedReplica(Replica):
         boundaries = self.parts.outputs(sample, self.places[1:-1])
         self.pipeline = Pipeline(grid, schedule, stages, boundaries, recompute)
         self.random = self.parts.random
-        self.partial, self.reductions = [], getattr(replica, "reductions", None)
-        if self.reductions is None:
+        self.partial, self.reductions = [], None
+        if replica.holding is None or replica.holding.complete:
             there = [
                 Segment(s.name, s.offset + self.ends[number], s.shape)
                 for number, stage in zip(mine, stages, strict=True)
@@ -122,7 +123,7 @@ class PipelinedReplica(Replica):
             by_name = {part.here.name: part for part in replica.holding.mine}
             held = [by_name[one.name]._replace(here=one) for one in self.segments]
             self.holding = grid.holding(replica.holding.whole, replica.holding.size, held)
-            partial = {one.name for one in replica.partial}
+            self.reductions, partial = replica.reductions, {one.name for one in replica.partial}
             self.partial = [one for one in self.segments if one.name in partial]
         self.saved_as, self.saves_optimizer = replica.saved_as, replica.saves_optimizer
         self._hold(parameters, gradient)

@@ -284,15 +284,15 @@ class ShardedReplica(Replica):
         Args:
             parameters: The whole model's, in stage 3; in stage 2 each rank has them.
         """
-        parts = self.shards.parts if parameters is not None else []
+        if self.model is None:
+            whole = self.parameters if parameters is None else parameters
+            save_arrays(self, path, self.parts.segments, whole)
+            return
+        parts = [part for part in self.shards.parts if part.space and parameters is not None]
         try:
             for part in parts:
                 part.space.array[:] = parameters[part.offset : part.offset + part.n]
-            if self.model is not None:
-                self.inner.save(path, *trained)
-            else:
-                whole = self.parameters if parameters is None else parameters
-                save_arrays(self, path, self.parts.segments, whole)
+            self.inner.save(path, *trained)
         finally:
             for part in parts:
                 part.space.drop()

@@ -42,7 +42,7 @@ class Shards:
         parts: In order; together they make up the vectors of the whole model, of `n` elements.
         sent: Bytes of weights and gradients that this rank has given to others.
         most_in_use: The most bytes of whole layers, of weights and gradients, that this rank held
-            at a time beyond what `held` counts; not while it saved the model.
+            at a time beyond what `held` counts.
         state: The optimizer's: its `step`, the updates so far. The averages are in the parts.
     """
 
@@ -173,7 +173,7 @@ class Shards:
         """After a failure: raise TeamError unless all ranks have made the same updates. Collective.
 
         Ranks update their shares when the last exchange is over; so a rank that fails then leaves
-        shares of two steps, which only a checkpoint (`take`) makes one model again.
+        shares of two steps, which only a checkpoint (`ZeRO.load`) makes one model again.
         """
         done = self.state.step
         steps = self.team.allreduce(np.array([done, -done]), "max")
@@ -275,15 +275,6 @@ class Shards:
         return (float(loss / total) if total else 0.0), int(total)
 
     # Whole weights, for as long as they are needed
-
-    def gather(self, part: DividedPart) -> np.ndarray:
-        """The whole weights of a part, until `drop`; not counted in `most_in_use`. Collective."""
-        if self.stage < 3 or not part.n:
-            return part.weights
-        most = self.most_in_use
-        part.whole = self._gather(part)
-        self.most_in_use = most
-        return part.whole.wait()
 
     def drop(self, part: DividedPart) -> None:
         if part.space is not None and part.whole is not None:

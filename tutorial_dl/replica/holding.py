@@ -84,6 +84,11 @@ class Holding:
         """Whether each rank has a whole model, whose vectors are laid out as here."""
         return self.model is None
 
+    @property
+    def of_gradient(self) -> Holding:
+        """That of gradients and of the optimizer's state."""
+        return self.gradient or self
+
     def take(self, read: Callable[[int, int], np.ndarray], out: np.ndarray) -> None:
         """Fill `out` (..., n), laid out like this rank's vectors, from the whole model's vectors.
 

@@ -121,6 +121,7 @@ class Run:
         self.lost_ranks, self.saving = [], None
         self.compiled: dict[tuple[str, str], str] = {}
         self._attached, self._generation = False, 0  # the team's when its ranks last agreed
+        self._made = self.team.generation
         self.begin_epoch()
 
     player = property(lambda self: self.players[0])
@@ -147,6 +148,9 @@ class Run:
             loop.agree()
         else:
             self.check_agreement(loop)
+            if self.team.generation != self._made:  # and teams of some of the ranks failed, too
+                for player in self.players:
+                    player.strategy.holding.recover()
             loop.attach()
             for player in self.players:
                 random_state.spread(player.strategy.sharers, player.replica)

@@ -30,7 +30,7 @@ __all__ += ["NAMES", "get"]
 
 def __getattr__(name: str):
     if name in ("Sharded", "Pipelined", "TensorParallel", "ContextParallel"):
-        raise ImportError(
+        raise ImportError(  # its words come through an import as they are
             f"strategies.{name} is gone: a replica knows which parts its rank holds, so write "
             "Trainer(replica, data), which is strategy 'synchronous'"
         )

@@ -69,6 +69,11 @@ class Strategy:
     def check_team(self, team) -> None:
         """Raise ValueError if this strategy can't train on the ranks of `team`."""
 
+    @property
+    def ranks_a_sample(self) -> int:
+        """How many ranks compute a sample together: parts of a model, or of a sequence."""
+        return self.team.size // self.sharers.size
+
     def take(self, replica: Replica) -> None:
         """Before training: find out what this rank holds of the model; the others do likewise.
 
@@ -196,13 +201,13 @@ class OneModel(Strategy):
         return done
 
     state = property(lambda self: self.update.state)
-    states = property(lambda self: getattr(self.update, "states", [self.state]))
+    states = property(lambda self: self.update.states if self.holding.stage else [self.state])
     optimizer = property(
         lambda self: self.update.optimizer, lambda self, one: setattr(self.update, "optimizer", one)
     )
 
     def trained_by(self) -> TrainedBy:
-        holding, slots = self.holding.gradient or self.holding, self.state.slots
+        holding, slots = self.holding.of_gradient, self.state.slots
         if not (holding.complete and self.update.mine == slice(0, holding.size)):
             # Only rank 0 holds the whole state; the others need one vector at a time.
             size = holding.size if self.team.rank == 0 else 0
@@ -261,7 +266,7 @@ class OneModel(Strategy):
         """(values, vectors, own): numbers, stretches of vectors, what only this rank has."""
         holding, state = self.holding, self.state
         first, last = self.team.slice_of(holding.size)
-        slots = holding.gradient or holding
+        slots = holding.of_gradient
         if slots.complete:  # each rank has the state of its stretch
             low = first - self.update.mine.start
             rows = state.slots[:, low : low + last - first]
@@ -283,7 +288,7 @@ class OneModel(Strategy):
         holding, update, state = self.holding, self.update, self.state
         values = saved.values["strategy"]
         holding.take(lambda *part: saved.vector("parameters", *part), self.replica.parameters)
-        slots = holding.gradient or holding
+        slots = holding.of_gradient
         if slots.complete:
             state.slots[:] = saved.vector("slots", update.mine.start, update.mine.stop)
         else:
@@ -301,7 +306,8 @@ class OneModel(Strategy):
     def restore_state(self, saved) -> None:
         """The part of `restore` that reads what is not optimised."""
         seen = [int(saved.own("seen", rank)[0]) for rank in range(saved.ranks)]
-        if saved.ranks == self.team.size and self.is_cut_as(saved):
+        together = saved.values.get("computing_a_sample", 1)
+        if (saved.ranks, together) == (self.team.size, self.ranks_a_sample):
             state, self._seen = saved.own("state", self.team.rank), seen[self.team.rank]
         else:  # average as `average_state` would have done at that time
             states = [saved.own("state", rank).astype(np.float64) for rank in range(saved.ranks)]
@@ -309,10 +315,6 @@ class OneModel(Strategy):
             state, self._seen = np.average(states, axis=0, weights=weights), 0
         if self.replica.state.size:
             self.replica.state = state.astype(self.replica.state.dtype)
-
-    def is_cut_as(self, saved) -> bool:
-        """Whether as many ranks computed each sample together when a checkpoint was written."""
-        return saved.values.get("computing_a_sample", 1) == self.team.size // self.sharers.size
 
     def restore_numbers(self, values: dict) -> None:
         self.set_rate(values["rate"], correct_momentum=False)  # that of the saved velocity

@@ -56,16 +56,19 @@ class Leader:
                 self.results.seen(request["before"], request["place"], request["others"])
             )
         else:
-            values = self._asked(news)
+            values = self._asked(news, request)
         return {"what": "chosen", "values": values, "known": self.results.known}
 
-    def _asked(self, news: np.ndarray) -> dict[str, Any]:
+    def _asked(self, news: np.ndarray, request: dict) -> dict[str, Any]:
         """What a sampler of Optuna's own chooses, in a study in memory."""
         from .study import Study
 
         if self.study is None:
             self.study = Study(self.space, self.name)
             self.study.optuna.sampler = self.sampler
+        if self.name == "random" and self.seed is not None:
+            of_set = self.seed + 1000 * request["before"], request["place"]
+            self.study.optuna.sampler = samplers.random_set(*of_set)
         for number, state, value, epoch, *row in news if self.name != "random" else ():
             if number not in self.own:
                 self.own[number] = self.study.begin(self.space.decode(np.array(row))).number

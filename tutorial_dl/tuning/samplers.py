@@ -38,7 +38,7 @@ class Grid(Proposing):
         self.order = np.random.default_rng(seed).permutation(len(self.sets))
 
     def propose(self, seen: Seen) -> dict:
-        """Of the sets that were not tried before this search, the one at `place`."""
+        """Counts to `place` among the sets that were not tried before, and returns that set."""
         tried = {tuple(row) for row in seen.tried}
         left = [i for i in self.order if tuple(self.space.encode(self.sets[i])) not in tried]
         return self.sets[(left or self.order)[seen.place % len(left or self.order)]]
@@ -71,6 +71,13 @@ def of_stream(
     if isinstance(sampler, Proposing):
         sampler.share(seed)
     return sampler
+
+
+def random_set(seed: int, place: int) -> BaseSampler:
+    """Draws set number `place` of a random search: the same one, whichever leader draws it."""
+    return optunas.RandomSampler(
+        seed=int(np.random.SeedSequence((seed, place)).generate_state(1)[0])
+    )
 
 
 def get(name: str, space: Space, seed: int | None = None) -> BaseSampler:

@@ -6,7 +6,7 @@ import pytest
 from cell_messages import output_of, shown, text
 
 from tutorial_dl.cluster import cell_display
-from tutorial_dl.cluster.cell_output import Output
+from tutorial_dl.cluster.cell_output import DISPLAYS, Output
 
 
 def test_a_terminal_shows_whole_lines_as_they_come(capsys):
@@ -26,6 +26,35 @@ def test_a_terminal_shows_whole_lines_as_they_come(capsys):
     assert said.out == "rank 1: 100%\n" and said.err == "rank 0: bad\n"
     page.end()
     assert capsys.readouterr().out == "rank 1: not ended\nranks 0, 1: 5\n"
+
+
+def test_a_terminal_loses_no_line(capsys):
+    """Streams that take turns in a line, output that is cleared, and displays beyond the limit."""
+    output, page = Output([0]), cell_display.Terminal()
+    page.follow(output, True, "order")
+
+    def prints(*said):
+        for name, words in said:
+            output.receive(0, text(words, name))
+            page.update()
+        return capsys.readouterr()
+
+    shown = prints(("stdout", "Working: "), ("stderr", "err\n"), ("stdout", "done\n"))
+    assert shown == ("rank 0: Working: done\n", "rank 0: err\n")
+    assert prints(("stdout", "1\n2\n3\n")).out.count("\n") == 3
+    output.receive(0, {"header": {"msg_type": "clear_output"}, "content": {}})
+    assert prints(("stdout", "a\nb\n")).out == "rank 0: a\nrank 0: b\n"
+    display = {"data": {"text/plain": "shown"}, "metadata": {}}
+    for _ in range(DISPLAYS + 2):
+        output.receive(0, {"header": {"msg_type": "display_data"}, "content": display})
+    assert prints(("stdout", "after\n")).out.count("shown") == DISPLAYS
+    output.receive(0, {"header": {"msg_type": "display_data"}, "content": display})
+    assert prints(("stdout", "more")).out == ""
+    assert output.printed(0, "stdout") == "a\nb\nafter\nmore"
+    page.end()
+    assert capsys.readouterr().out == (
+        "rank 0: more\nrank 0: ... 3 more displays, which were not kept\n"
+    )
 
 
 def test_colours_and_statuses_stay_within_a_terminals_line(capsys, monkeypatch):

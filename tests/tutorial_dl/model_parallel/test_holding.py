@@ -106,9 +106,9 @@ def words():
     for grid, said in (
         (Grid(team, 2), "pipeline of 2 stages, 2 copies"),
         (Grid(team, tensor=2), "tensor groups of 2, 2 copies"),
-        (Grid(team, 2, 2), "tensor groups of 2, 2 stages, 1 copies"),
+        (Grid(team, 2, 2), "tensor groups of 2, 2 stages, 1 copy"),
         (Grid(team, context=2), "context groups of 2, 2 copies"),
-        (Grid(team, 2, context=2), "pipeline of 2 stages, 2 parts of sequences, 1 copies"),
+        (Grid(team, 2, context=2), "pipeline of 2 stages, 2 parts of sequences, 1 copy"),
     ):
         assert grid.holding(WHOLE, N).words == said
 

@@ -155,9 +155,7 @@ def two(folder):
         found.fit(1)
     found.team.recover()
     compressed = strategies.Synchronous(grid.team, compression="fp16")
-    with pytest.raises(
-        ValueError, match="tensor groups of 2, 1 copies: leave out algorithm, one_c"
-    ):
+    with pytest.raises(ValueError, match="tensor groups of 2, 1 copy: leave out algorithm, one_c"):
         Trainer(found.replica, found.run.dataset, compressed)
     with pytest.raises(
         ValueError, match="lamb needs norms of whole layers, of which each rank has"

@@ -168,7 +168,7 @@ def one_fails():
     with pytest.raises((PeerError, RuntimeError)):
         replica.compute_gradient(batch)
     grid.team.recover()
-    grid.recover()
+    replica.holding.recover()
     assert replica.compute_gradient(batch) == before
     np.testing.assert_array_equal(replica.gradient, gradient)
 
@@ -202,7 +202,7 @@ def one_of_two_by_two_fails():
         assert "(stage 1" in line and "ArithmeticError: no more" in line and "\n" not in line
         assert "rank 3" in line
     grid.team.recover()
-    grid.recover()
+    replica.holding.recover()
     step_of.resume()
     step_of(*replica.compute_gradient(part(BATCHES["mlp"], 0)))
 
