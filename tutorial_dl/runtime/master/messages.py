@@ -8,7 +8,6 @@ and `record_of` makes the record of them again.
 from __future__ import annotations
 
 from enum import IntEnum
-from itertools import chain
 from typing import NamedTuple
 
 from .tasks import Task
@@ -52,8 +51,10 @@ def record_of(kind, words):
 
 def flat(record: tuple) -> list[float]:
     """The numbers of a record, those of records in it included."""
-    parts = (flat(item) if isinstance(item, tuple) else [item] for item in record)
-    return list(chain.from_iterable(parts))
+    numbers: list[float] = []
+    for item in record:
+        numbers += flat(item) if isinstance(item, tuple) else (item,)
+    return numbers
 
 
 class Report(NamedTuple):

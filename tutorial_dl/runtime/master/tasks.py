@@ -48,19 +48,18 @@ class Task(NamedTuple):
         return -(-self.stop // self.size) - self.start // self.size
 
     def batch(self, number: int) -> tuple[int, int]:
-        """The places [start, stop) of a whole batch; of a negative number, from the last one."""
-        at = (self.start // self.size + number % self.count) * self.size
+        """The places [start, stop) of a whole batch, not of a share."""
+        at = (self.start // self.size + number) * self.size
         return max(self.start, at), min(self.stop, at + self.size)
 
     def split(self, number: int) -> tuple[Task, Task | None]:
         """The first `number` batches, and the others, if there are any."""
-        epoch, order, size, start, stop, *which = self
+        epoch, order, size, start, stop, share, shares = self
         at = max(start, (start // size + number) * size)
         if at >= stop:
             return self, None
-        return Task(epoch, order, size, start, at, *which), Task(
-            epoch, order, size, at, stop, *which
-        )
+        first = Task(epoch, order, size, start, at, share, shares)
+        return first, Task(epoch, order, size, at, stop, share, shares)
 
     def divided(self, j: int, of: int) -> Task:
         """The j-th of `of` equal shares of this one."""
@@ -146,8 +145,9 @@ class Tasks:
         """Epochs that are now complete, in order; each is returned once."""
         found = []
         for number in sorted(self.left):
-            given = (task.epoch for tasks in self.given.values() for task in tasks)
-            if any(self.left[number].values()) or number in given:
+            if any(self.left[number].values()):
+                break
+            if any(task.epoch == number for tasks in self.given.values() for task in tasks):
                 break
             found.append(number)
             del self.left[number]
@@ -313,42 +313,53 @@ class TaskBatches:
         self, data: Data, seed: int, device: int = 0, devices: int = 1, shuffle: bool = True
     ):
         self.data, self.device, self.devices = data, device, devices
+        self.samples = len(data)
         self._given = {"seed": seed, "shuffle": shuffle}
         self._stream: Iterator[Batch] | None = None
-        self._at: tuple = ()  # epoch, size, share, shares and the next place of the stream
-        self._after: tuple = ()  # likewise, of the last batch
+        # ((epoch, order, size, share, shares), start, stop) of the stream's next batch
+        self._next: tuple = ()
+        self._after: tuple = ()  # (those, stop) of the last batch that was not the stream's next
         self._orders: dict[tuple[int, int], np.ndarray] = {}
 
     def batch(self, task: Task, number: int) -> Batch:
         """This rank's samples of the `number`-th batch of a task."""
         start, stop = task.batch(number)
-        what = task.epoch, task.size, task.share, task.shares
-        follows, self._after = self._after == (*what, start), (*what, stop)
-        whole = start % task.size == 0 and stop == min(start + task.size, len(self.data))
-        reads_on = self._at == (*what, start)
-        # Don't start to read ahead in another worker's column.
-        new = follows or self._at[:4] < what
-        rank = task.share * self.devices + self.device, task.shares * self.devices
-        if task.order != task.size or not whole or not (reads_on or new):
-            return self._take(task, start, stop, rank)
-        if not reads_on:
-            self.close()
-            batches = Batches(self.data, task.size, **self._given, rank=rank[0], ranks=rank[1])
-            self._stream = batches.epoch(task.epoch, start // task.size)
-        self._at = (*what, stop)
+        what = task.epoch, task.order, task.size, task.share, task.shares
+        if (what, start, stop) != self._next and not self._begin(what, start, stop):
+            return self._take(what, start, stop)
+        self._next = what, stop, min(stop + task.size, self.samples)
         return next(self._stream)
+
+    def _begin(self, what: tuple, start: int, stop: int) -> bool:
+        """Begin to read on from this batch, if it is not a single one; return whether it did."""
+        follows, self._after = self._after == (what, start), (what, stop)
+        epoch, order, size, *_ = what
+        whole = order == size and start % size == 0 and stop == min(start + size, self.samples)
+        # Don't start to read ahead in another worker's column.
+        if not whole or not (follows or self._stream is None or self._next[0][0] < epoch):
+            return False
+        self.close()
+        rank, ranks = self._share(what)
+        batches = Batches(self.data, size, **self._given, rank=rank, ranks=ranks)
+        self._stream = batches.epoch(epoch, start // size)
+        return True
 
     def close(self) -> None:
         if self._stream is not None:
             with suppress(ValueError):
                 self._stream.close()
-        self._stream, self._at = None, ()
+        self._stream, self._next = None, ()
 
-    def _take(self, task: Task, start: int, stop: int, rank: tuple[int, int]) -> Batch:
-        key = task.epoch, task.order
+    def _take(self, what: tuple, start: int, stop: int) -> Batch:
+        key = epoch, order = what[:2]
         if key not in self._orders:
             if len(self._orders) > 1:
                 self._orders.clear()
-            self._orders[key] = Batches(self.data, task.order, **self._given).order(task.epoch)
-        indices = self._orders[key][start:stop][share(stop - start, *rank)]
+            self._orders[key] = Batches(self.data, order, **self._given).order(epoch)
+        indices = self._orders[key][start:stop][share(stop - start, *self._share(what))]
         return next(iter(self.data.read([[indices]])))
+
+    def _share(self, what: tuple) -> tuple[int, int]:
+        """Which of how many shares of a batch is this rank's."""
+        *_, number, shares = what
+        return number * self.devices + self.device, shares * self.devices
