@@ -1,9 +1,9 @@
 """`HierarchicalMaster`: the master above sub-masters, of which each has a group of workers.
 
-It hands out the work of all groups. A sub-master asks for a task for each of its workers, in longer
-pieces than a worker would; with its next exchange it reports what of them is done. In synchronous
-forms it gets a task for the group, which shares each batch of a round with the other groups. If all
-workers of a group are lost, what it had is left again, as with any worker.
+To this master, a group is one worker: it has a column of an epoch, which it gets at once and
+divides into columns of its own workers; in synchronous forms, its share of a round. With its
+vectors it reports what of that is done. If all workers of a group are lost, what is not done is
+left again, as with any worker.
 """
 
 from collections import defaultdict
@@ -13,20 +13,15 @@ from ..errors import TrainingError
 from .messages import Answer, Kind, Order, Report
 from .top_master import TopMaster
 
-AHEAD = 16  # tasks of a worker that its sub-master gets at once
-
 
 class HierarchicalMaster(TopMaster):
-    """The top master of sub-masters.
-
-    Its `tasks` are for workers (leaf, rank), in synchronous forms for leaves; leaves hold them.
-    """
+    """The top master of sub-masters, which are the workers of its `tasks`."""
 
     relayed = True
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.wants: dict[int, int] = {}  # sub-master -> rank of the worker that it asks for
+        self.wants: set[int] = set()  # sub-masters that ask for a task
         self.resting: set[int] = set()  # sub-masters with nothing left to hand out
         self.empty: set[int] = set()  # sub-masters without workers
         # Records by sub-master and kind, valid from its next exchange on
@@ -34,21 +29,21 @@ class HierarchicalMaster(TopMaster):
 
     def handle(self, leaf: int) -> None:
         self.resting.discard(leaf)  # a waiting sub-master comes back after validating
-        self.wants.pop(leaf, None)
+        self.wants.discard(leaf)
         super().handle(leaf)
 
     def from_sub_master(self, leaf: int, kind: int, record) -> None:
         if kind in (Kind.REPORT, Kind.COUNTS):
             self.said[leaf, kind].append(record)
         elif kind == Kind.WANTS:
-            self.wants[leaf] = record.rank
+            self.wants.add(leaf)
         elif kind == Kind.WAITS:
             self.resting.add(leaf)
+            self.wants.add(leaf)
             self._take_counts(leaf)
         elif kind == Kind.LOST:
             self.gone.append(record.rank)
             self.lost.append(f"the worker on rank {record.rank} of {self.who(leaf)} is lost")
-            self.tasks.lose((leaf, record.rank))
         elif kind == Kind.LEFT:
             self.empty.add(leaf)
             self.tasks.lose(leaf)
@@ -61,22 +56,13 @@ class HierarchicalMaster(TopMaster):
     def order_for(self, leaf: int) -> Answer | None:
         if self.final is not None:
             return Answer(Order.DONE)
-        task = None
-        if self.rule.synchronous:
-            task = self.tasks.next(leaf)
-        elif leaf in self.wants:
-            worker = leaf, self.wants.pop(leaf)
-            task = self.tasks.next(worker, leaf, AHEAD * self.rule.every)
-        if task is None and leaf in self.resting and not self._has_work(leaf):
+        asks = self.rule.synchronous or leaf in self.wants
+        task = self.tasks.next(leaf) if asks and leaf not in self.empty else None
+        if task is None and leaf in self.resting:
             return None
+        self.wants.discard(leaf)
         self.resting.discard(leaf)
         return Answer(Order.GO_ON) if task is None else Answer(Order.TRAIN, about=task)
-
-    def _has_work(self, leaf: int) -> bool:
-        """Whether there is a task for a worker of this group, for which it has to ask."""
-        if self.rule.synchronous:
-            return False
-        return any(self.tasks.ready(worker) for worker in self.tasks.workers if worker[0] == leaf)
 
     def _count(self, leaf: int, report: Report) -> Report:
         self._take_counts(leaf)

@@ -23,7 +23,7 @@ class Kind(IntEnum):
     NOT_FINITE = 6  # the loss or the gradient is not finite
     FINAL = 7  # asks for the final weights
     # From sub-masters only:
-    WANTS = 8  # asks for a task for a worker
+    WANTS = 8  # asks for a task
     WAITS = 9  # nothing is left to hand out: asks for an order when there is one
     LOST = 10  # a worker is lost
     COUNTS = 11  # updates by staleness, or shares by rank
@@ -87,7 +87,7 @@ class NotFiniteAt(NamedTuple):
     rank: int = 0  # in the run; 0: the sender's
 
 
-class OfWorker(NamedTuple):
+class Lost(NamedTuple):
     rank: int  # in the run
 
 
@@ -104,8 +104,7 @@ class Counts(NamedTuple):
 
 RECORDS = {
     Kind.PUSH: Report, Kind.REPORT: Report, Kind.EVALUATED: Evaluated,
-    Kind.NOT_FINITE: NotFiniteAt, Kind.WANTS: OfWorker, Kind.LOST: OfWorker,
-    Kind.COUNTS: Counts,
+    Kind.NOT_FINITE: NotFiniteAt, Kind.LOST: Lost, Kind.COUNTS: Counts,
 }  # fmt: skip
 
 

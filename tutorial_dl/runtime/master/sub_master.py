@@ -19,7 +19,7 @@ from collections import Counter
 from . import master
 from .client import Client
 from .master import Master
-from .messages import PAIRS, PIECES, Counts, Kind, NotFiniteAt, OfWorker, Order, Report
+from .messages import PAIRS, PIECES, Counts, Kind, Lost, NotFiniteAt, Order, Report
 from .tasks import joined
 from .validation import Evaluated, Validation
 
@@ -72,7 +72,6 @@ class SubMaster(Master):
         self.pending: dict[int, Report] = {}  # not yet reported, by epoch
         self.updates, self.stopping = 0, False  # of the whole run, as the master above says
         self.told_empty = False  # whether the master above knows that no worker is left here
-        self.refused = False  # whether a worker got no task since the last exchange upwards
         self.sure: Counter[int] = Counter()  # `shares` of work that the master above has
 
     def guide(self) -> None:
@@ -148,20 +147,11 @@ class SubMaster(Master):
         if self.round_is_complete():
             self.serve_round()
         self._tell_of_lost()
-        complete = self.tasks.complete()
-        if self.rule.synchronous:
-            due = bool(complete)  # all of what the master above gave
-        else:
-            due = self.refused or self.exchanges >= self.balance.every or self._epoch_is_over()
-        if due:
+        complete = self.tasks.complete()  # all of what the master above gave
+        if complete or (not self.rule.synchronous and self.exchanges >= self.balance.every):
             self._relay()
         self.end_validations()
         self.begin_tasks()
-
-    def _epoch_is_over(self) -> bool:
-        """Whether there are reports of an epoch before all that is left here."""
-        left = self.tasks.left
-        return bool(left and self.pending) and min(self.pending) < min(left)
 
     @property
     def over(self) -> bool:
@@ -169,18 +159,12 @@ class SubMaster(Master):
         return super().over and set(self.open) <= set(self.waiting)
 
     def order_for(self, leaf):
-        asks = self.final is None and not self.stopping and not self.rule.synchronous
-        if asks and not any(columns.get(leaf) for columns in self.tasks.left.values()):
-            self._say(Kind.WANTS, OfWorker(self.ranks[leaf]))
-            if self.up.last.order == Order.TRAIN:
-                self.tasks.add(leaf, self.up.last.about)
-            else:
-                self.refused = True
-            if self.validations or self._epoch_is_over():
-                self._relay()
-            if self.validations:  # an order that came with the answers
-                return self.to_validate(leaf) or super().order_for(leaf)
-        return super().order_for(leaf)
+        answer = super().order_for(leaf)
+        first = leaf == self.waiting[0]  # the others need not ask, if it was refused
+        if answer is None and first and not self.stopping and not self.rule.synchronous:
+            self._say(Kind.WANTS)
+            answer = self.to_validate(leaf) or super().order_for(leaf)
+        return answer
 
     def deserted(self, line: str) -> None:
         """Do nothing, because other groups continue."""
@@ -198,7 +182,7 @@ class SubMaster(Master):
 
     def _tell_of_lost(self) -> None:
         while self.gone and self.final is None:
-            self._say(Kind.LOST, OfWorker(self.gone.pop()))
+            self._say(Kind.LOST, Lost(self.gone.pop()))
 
     def _relay(self) -> None:
         """Exchange with the master above, if there is anything to report."""
@@ -222,7 +206,7 @@ class SubMaster(Master):
         between = (began - self.since) / max(1, self.exchanges)
         self.balance.exchanged(took, between)
         self.exchanges, self.since = 0, time.monotonic()
-        self.pending, self.refused = {}, False
+        self.pending = {}
         self.sure = self.shares.copy()
         self._heed()
 
@@ -240,8 +224,8 @@ class SubMaster(Master):
             (part, of), n = answer.about, max(1, len(self.open))
             own = range(part * n, (part + 1) * n)
             self.validations.append(Validation(-1, weights.copy(), state.copy(), own, of * n))
-        elif answer.order == Order.TRAIN and self.rule.synchronous:
-            self.tasks.add(None, answer.about)
+        elif answer.order == Order.TRAIN:
+            self.tasks.take(answer.about)
             self.tasks.begin()
 
     def validated(self, validation: Validation) -> None:

@@ -99,7 +99,6 @@ class Tasks:
     not lost. A subclass has also
 
         columns(tasks)   the columns, {name: deque of tasks}, of an epoch of which `tasks` are left
-        ready(worker)    whether there is a task for `worker` now
         next(worker)     the next Task of `worker`, which is now given; None: there is none, now or
                          at all
     """
@@ -155,9 +154,11 @@ class Tasks:
 
     # Tasks
 
-    def add(self, column, task: Task) -> None:
-        """Have this task done, before all others of its column."""
-        self.left.setdefault(task.epoch, {}).setdefault(column, deque()).appendleft(task)
+    def take(self, task: Task) -> None:
+        """Have this task, which a master above has given, done as well."""
+        columns = self.left.setdefault(task.epoch, {})
+        for column, tasks in self.columns([task]).items():
+            columns.setdefault(column, deque()).extend(tasks)
 
     def done(self, holder, pieces=None) -> list[Task]:
         """Mark as done what `holder` has, or (epoch, start, stop) of it; return what it had."""
@@ -177,7 +178,8 @@ class Tasks:
         """Have others do what `holder` has not done."""
         for task in reversed(self.given.pop(holder, [])):
             if joined(task.places()):  # of a short batch, a worker may have no sample
-                self.add(None, task)
+                columns = self.left.setdefault(task.epoch, {})
+                columns.setdefault(None, deque()).appendleft(task)
 
     def lose(self, worker) -> None:
         """Do without `worker` from now on."""
@@ -207,25 +209,22 @@ class AsynchronousTasks(Tasks):
                     found[worker].append(task.split(end)[0].split(first)[1])
         return found
 
-    def ready(self, worker) -> bool:
-        return self._find(worker) is not None
-
-    def next(self, worker, holder=None, most: int = 0) -> Task | None:
-        """The next task of `worker`; `holder`, its master, gets at most `most` batches at once."""
+    def next(self, worker) -> Task | None:
         found = self._find(worker)
         if found is None:
             return None
         column, own = found
         if own:
-            task, rest = column.popleft().split(most or self.every)
+            task, rest = column.popleft().split(self.every)
             if rest is not None:
                 column.appendleft(rest)
         else:
-            last = column.pop()
-            rest, task = last.split(last.count - 1) if last.count > 1 else (None, last)
-            if rest is not None:
+            task = column.pop()
+            number = max(1, min(self.every, task.count // len(self.workers)))
+            if task.count > number:
+                rest, task = task.split(task.count - number)
                 column.append(rest)
-        self.given.setdefault(worker if holder is None else holder, []).append(task)
+        self.given.setdefault(worker, []).append(task)
         return task
 
     def _find(self, worker) -> tuple[deque[Task], bool] | None:
@@ -235,11 +234,10 @@ class AsynchronousTasks(Tasks):
                 columns = self.left[number]
                 if own := columns.get(worker):
                     return own, True
-                # A column whose worker is lost, or is in this group and will not reach the end soon
+                # A column whose worker is lost, or will not reach the end soon
                 long = {
                     q: sum(task.count for task in column) - (q in self.workers)
                     for q, column in columns.items()
-                    if q not in self.workers or _group(q) == _group(worker)
                 }
                 longest = max(long, key=long.get, default=None)
                 if long.get(longest, 0) > 0:
@@ -249,11 +247,6 @@ class AsynchronousTasks(Tasks):
                 break
             self.open_next()
         return None
-
-
-def _group(worker):
-    """The sub-master of `worker`, if there are any."""
-    return worker[0] if isinstance(worker, tuple) else None
 
 
 class SynchronousTasks(Tasks):
@@ -286,10 +279,7 @@ class SynchronousTasks(Tasks):
             self.given[worker] = [task.divided(j, len(self.workers))]
         self.todo = set(self.workers)
 
-    def ready(self, worker) -> bool:
-        return worker in self.todo
-
-    def next(self, worker, holder=None, most: int = 0) -> Task | None:
+    def next(self, worker) -> Task | None:
         if worker not in self.todo:
             return None
         self.todo.remove(worker)

@@ -86,13 +86,14 @@ class Topology:
 
     def tasks(self, first: int, last: int, begun: list[dict]) -> Tasks:
         """On the top master: all tasks of epochs first ... last - 1."""
-        rule, leaves = self.run.strategy, list(enumerate(self.top_ranks))[1:]
-        workers, every = [leaf for leaf, _ in leaves], rule.every
+        rule, samples = self.run.strategy, len(self.run.dataset.train)
+        every = rule.every
         if self.layout.masters >= 2 and rule.synchronous:
             every *= 1 if rule.upward == "auto" else rule.upward
         elif self.layout.masters >= 2:
-            workers = [(leaf, w) for leaf, sub in leaves for w in hub_ranks(self.roles, sub)[1:]]
-        found = self._tasks(workers, len(self.run.dataset.train), first, last, every)
+            every = samples  # a group gets its part of an epoch at once
+        leaves = range(1, len(self.top_ranks))
+        found = self._tasks(leaves, samples, first, last, every)
         found.resume(begun)
         return found
 

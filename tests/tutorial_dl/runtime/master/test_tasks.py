@@ -66,9 +66,11 @@ class Group:
         elif worker in at:
             self.arrived[worker] = at.pop(worker)
         elif worker not in self.arrived:
-            if refill is not None:
-                refill(worker)
-            if task := tasks.next(worker):
+            task = tasks.next(worker)
+            if task is None and refill is not None:
+                refill()
+                task = tasks.next(worker)
+            if task:
                 at[worker] = task
         if isinstance(tasks, AsynchronousTasks) or tasks.given.keys() <= self.arrived.keys():
             for worker, task in self.arrived.items():
@@ -180,11 +182,9 @@ class Groups:
     def __init__(self, chance, kind, samples, size, first, saved):
         workers, masters, every = chance.randint(1, 3), chance.randint(1, 4), chance.choice([1, 3])
         leaves = range(1, masters + 1)
-        self.kind, self.chance, self.ahead = kind, chance, chance.choice([1, 4])
-        ids = leaves
-        if kind is AsynchronousTasks:
-            ids = [(leaf, worker) for leaf in leaves for worker in range(1, workers + 1)]
-        self.top = kind(ids, samples, size, first, 3, every * chance.choice([1, 2]))
+        self.kind, self.chance = kind, chance
+        at_once = samples if kind is AsynchronousTasks else every * chance.choice([1, 2])
+        self.top = kind(leaves, samples, size, first, 3, at_once)
         self.top.resume(json.loads(json.dumps(saved)))
         self.in_weights, self.next_epoch, self.lost = Counter(), first, 0
         self.groups, self.pushed = {}, {}
@@ -196,14 +196,10 @@ class Groups:
         self.top.begin()
         leaf = self.chance.choice(list(self.groups))
         group = self.groups[leaf]
-        tasks, workers = group.tasks, list(group.tasks.workers)
+        tasks = group.tasks
         asynchronous = self.kind is AsynchronousTasks
         if leaf not in self.pushed:
-            group.turn(
-                losing, len(self.groups) == 1, lambda worker: self.refill(leaf, tasks, worker)
-            )
-        for worker in set(workers) - set(tasks.workers):
-            self.top.lose((leaf, worker))
+            group.turn(losing, len(self.groups) == 1, lambda: self.refill(leaf, tasks))
         if asynchronous and (self.chance.random() < 0.3 or not tasks.workers):
             self.exchange(leaf, group)
         elif not asynchronous and not tasks.left and group.finished:
@@ -220,15 +216,11 @@ class Groups:
             self.pushed.clear()
         self.next_epoch += len(self.top.complete())
 
-    def refill(self, leaf, tasks, worker) -> None:
-        asynchronous = self.kind is AsynchronousTasks
-        if asynchronous and any(columns.get(worker) for columns in tasks.left.values()):
+    def refill(self, leaf, tasks) -> None:
+        if self.kind is SynchronousTasks and (tasks.left or tasks.given):
             return
-        if not asynchronous and (tasks.left or tasks.given):
-            return
-        asked = (leaf, worker) if asynchronous else leaf
-        if task := self.top.next(asked, leaf, self.ahead * tasks.every):
-            tasks.add(worker if asynchronous else None, task)
+        if task := self.top.next(leaf):
+            tasks.take(task)
             tasks.begin()
 
     def exchange(self, leaf, group) -> None:
