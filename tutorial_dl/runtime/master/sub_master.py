@@ -160,11 +160,15 @@ class SubMaster(Master):
 
     def order_for(self, leaf):
         answer = super().order_for(leaf)
-        first = leaf == self.waiting[0]  # the others need not ask, if it was refused
-        if answer is None and first and not self.stopping and not self.rule.synchronous:
+        if answer is None and leaf == self.waiting[0] and self._may_ask:
             self._say(Kind.WANTS)
             answer = self.to_validate(leaf) or super().order_for(leaf)
         return answer
+
+    @property
+    def _may_ask(self) -> bool:
+        """Whether to ask for the next epoch; at most one ahead, to wait for stopped workers."""
+        return not self.rule.synchronous and not self.stopping and len(self.tasks.left) < 2
 
     def deserted(self, line: str) -> None:
         """Do nothing, because other groups continue."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -200,6 +201,9 @@ class Tasks:
 class AsynchronousTasks(Tasks):
     """Each worker has a column of its own; None is that of work that was given back."""
 
+    ahead: float = 1  # epochs that may begin while an earlier one is not complete
+    helps = True  # whether a worker takes from the columns of workers that are not lost
+
     def columns(self, tasks: list[Task]) -> dict:
         found: dict[object, deque[Task]] = {worker: deque() for worker in self.workers}
         for task in tasks:
@@ -238,15 +242,25 @@ class AsynchronousTasks(Tasks):
                 long = {
                     q: sum(task.count for task in column) - (q in self.workers)
                     for q, column in columns.items()
+                    if self.helps or q not in self.workers
                 }
                 longest = max(long, key=long.get, default=None)
                 if long.get(longest, 0) > 0:
                     return columns[longest], False
-            # At most one epoch ahead, to wait for stopped workers
-            if self.begun >= self.last or self.begun > min(self.left, default=self.begun) + 1:
+            oldest = min(self.left, default=self.begun)  # to wait for stopped workers
+            if self.begun >= self.last or self.begun > oldest + self.ahead:
                 break
             self.open_next()
         return None
+
+
+class TasksOfGroups(AsynchronousTasks):
+    """Each worker is a group, which gets its column of an epoch at once, and goes at its own pace.
+
+    A group that waited for others would then go on from weights without all that these had done.
+    """
+
+    ahead, helps = inf, False
 
 
 class SynchronousTasks(Tasks):

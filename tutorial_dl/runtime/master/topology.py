@@ -8,7 +8,7 @@ from numba_kernels.star.star import Star
 from numba_kernels.team.team import Team
 
 from ...layout import Layout, hub_ranks
-from .tasks import AsynchronousTasks, SynchronousTasks, Tasks
+from .tasks import AsynchronousTasks, SynchronousTasks, Tasks, TasksOfGroups
 
 
 def nodes_of(team) -> list[int]:
@@ -87,21 +87,21 @@ class Topology:
     def tasks(self, first: int, last: int, begun: list[dict]) -> Tasks:
         """On the top master: all tasks of epochs first ... last - 1."""
         rule, samples = self.run.strategy, len(self.run.dataset.train)
-        every = rule.every
+        kind, every = self._kind, rule.every
         if self.layout.masters >= 2 and rule.synchronous:
             every *= 1 if rule.upward == "auto" else rule.upward
         elif self.layout.masters >= 2:
-            every = samples  # a group gets its part of an epoch at once
+            kind, every = TasksOfGroups, samples
         leaves = range(1, len(self.top_ranks))
-        found = self._tasks(leaves, samples, first, last, every)
+        found = kind(leaves, samples, self.run.batch_size, first, last, every)
         found.resume(begun)
         return found
 
     def tasks_of_group(self) -> Tasks:
         """On a sub-master: no tasks yet."""
         leaves = range(1, len(self.group_ranks))
-        return self._tasks(leaves, 0, 0, 0, self.run.strategy.every)
+        return self._kind(leaves, 0, self.run.batch_size, 0, 0, self.run.strategy.every)
 
-    def _tasks(self, workers, samples: int, first: int, last: int, every: int) -> Tasks:
-        kind = SynchronousTasks if self.run.strategy.synchronous else AsynchronousTasks
-        return kind(workers, samples, self.run.batch_size, first, last, every)
+    @property
+    def _kind(self):
+        return SynchronousTasks if self.run.strategy.synchronous else AsynchronousTasks

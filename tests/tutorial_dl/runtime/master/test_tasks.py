@@ -14,6 +14,7 @@ from tutorial_dl.runtime.master.tasks import (
     SynchronousTasks,
     Task,
     TaskBatches,
+    TasksOfGroups,
 )
 
 SEED = 7
@@ -183,8 +184,10 @@ class Groups:
         workers, masters, every = chance.randint(1, 3), chance.randint(1, 4), chance.choice([1, 3])
         leaves = range(1, masters + 1)
         self.kind, self.chance = kind, chance
-        at_once = samples if kind is AsynchronousTasks else every * chance.choice([1, 2])
-        self.top = kind(leaves, samples, size, first, 3, at_once)
+        of_all, at_once = kind, every * chance.choice([1, 2])
+        if kind is AsynchronousTasks:
+            of_all, at_once = TasksOfGroups, samples
+        self.top = of_all(leaves, samples, size, first, 3, at_once)
         self.top.resume(json.loads(json.dumps(saved)))
         self.in_weights, self.next_epoch, self.lost = Counter(), first, 0
         self.groups, self.pushed = {}, {}
