@@ -1,7 +1,8 @@
 """`HierarchicalMaster`: the master above sub-masters, of which each has a group of workers.
 
 To this master, a group is one worker: it has a column of an epoch, which it gets at once and
-divides into columns of its own workers; in synchronous forms, its share of a round. With its
+divides into columns of its own workers; in synchronous forms, its share of a round. Any answer to a
+sub-master may bring the next, so a group that has work need not ask for more. With its
 vectors it reports what of that is done. If all workers of a group are lost, what is not done is
 left again, as with any worker.
 """
@@ -21,7 +22,6 @@ class HierarchicalMaster(TopMaster):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.wants: set[int] = set()  # sub-masters that ask for a task
         self.resting: set[int] = set()  # sub-masters with nothing left to hand out
         self.empty: set[int] = set()  # sub-masters without workers
         # Records by sub-master and kind, valid from its next exchange on
@@ -29,17 +29,13 @@ class HierarchicalMaster(TopMaster):
 
     def handle(self, leaf: int) -> None:
         self.resting.discard(leaf)  # a waiting sub-master comes back after validating
-        self.wants.discard(leaf)
         super().handle(leaf)
 
     def from_sub_master(self, leaf: int, kind: int, record) -> None:
         if kind in (Kind.REPORT, Kind.COUNTS):
             self.said[leaf, kind].append(record)
-        elif kind == Kind.WANTS:
-            self.wants.add(leaf)
         elif kind == Kind.WAITS:
             self.resting.add(leaf)
-            self.wants.add(leaf)
             self._take_counts(leaf)
         elif kind == Kind.LOST:
             self.gone.append(record.rank)
@@ -56,11 +52,9 @@ class HierarchicalMaster(TopMaster):
     def order_for(self, leaf: int) -> Answer | None:
         if self.final is not None:
             return Answer(Order.DONE)
-        asks = self.rule.synchronous or leaf in self.wants
-        task = self.tasks.next(leaf) if asks and leaf not in self.empty else None
+        task = self.tasks.next(leaf)
         if task is None and leaf in self.resting:
             return None
-        self.wants.discard(leaf)
         self.resting.discard(leaf)
         return Answer(Order.GO_ON) if task is None else Answer(Order.TRAIN, about=task)
 

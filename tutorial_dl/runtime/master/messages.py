@@ -23,11 +23,10 @@ class Kind(IntEnum):
     NOT_FINITE = 6  # the loss or the gradient is not finite
     FINAL = 7  # asks for the final weights
     # From sub-masters only:
-    WANTS = 8  # asks for a task
-    WAITS = 9  # nothing is left to hand out: asks for an order when there is one
-    LOST = 10  # a worker is lost
-    COUNTS = 11  # updates by staleness, or shares by rank
-    LEFT = 12  # no worker is left
+    WAITS = 8  # nothing is left to hand out: asks for an order when there is one
+    LOST = 9  # a worker is lost
+    COUNTS = 10  # updates by staleness, or shares by rank
+    LEFT = 11  # no worker is left
 
 
 class Order(IntEnum):

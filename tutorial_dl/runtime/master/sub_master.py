@@ -153,23 +153,6 @@ class SubMaster(Master):
         self.end_validations()
         self.begin_tasks()
 
-    @property
-    def over(self) -> bool:
-        """Whether all workers wait, and have asked the master above for work in vain."""
-        return super().over and set(self.open) <= set(self.waiting)
-
-    def order_for(self, leaf):
-        answer = super().order_for(leaf)
-        if answer is None and leaf == self.waiting[0] and self._may_ask:
-            self._say(Kind.WANTS)
-            answer = self.to_validate(leaf) or super().order_for(leaf)
-        return answer
-
-    @property
-    def _may_ask(self) -> bool:
-        """Whether to ask for the next epoch; at most one ahead, to wait for stopped workers."""
-        return not self.rule.synchronous and not self.stopping and len(self.tasks.left) < 2
-
     def deserted(self, line: str) -> None:
         """Do nothing, because other groups continue."""
 

@@ -255,12 +255,16 @@ class AsynchronousTasks(Tasks):
 
 
 class TasksOfGroups(AsynchronousTasks):
-    """Each worker is a group, which gets its column of an epoch at once, and goes at its own pace.
+    """Each worker is a group, which gets its columns of two epochs at once, and waits for no other.
 
-    A group that waited for others would then go on from weights without all that these had done.
+    After a wait it would go on from weights without all that other groups had done meanwhile.
     """
 
     ahead, helps = inf, False
+
+    def next(self, worker) -> Task | None:
+        begun = {task.epoch for task in self.given.get(worker, ())}
+        return super().next(worker) if worker in self.workers and len(begun) < 2 else None
 
 
 class SynchronousTasks(Tasks):

@@ -25,7 +25,6 @@ REQUESTS = [
     (Kind.REPORT, Report()),
     *((Kind.EVALUATED, piece) for piece in Evaluated.pieces(np.arange(1.5, 3 + NUMBERS))),
     (Kind.NOT_FINITE, messages.NotFiniteAt(1, 2)),
-    (Kind.WANTS, ()),
     (Kind.LOST, messages.Lost(5)),
     (Kind.COUNTS, Counts(1, tuple((number, 7) for number in range(PAIRS)))),
     (Kind.COUNTS, Counts(0, ((0, 12),))),
