@@ -24,9 +24,7 @@ ONCE = {
     ("numba_kernels.team.world", "_world"),
     ("numba_kernels.trace.recording", "_last_ring"),
     ("tutorial_dl.replica.tensorflow_graph", "_order"),
-    ("tutorial_dl.interop.horovod.process_sets", "_made"),
-    ("tutorial_dl.interop.horovod.basics", ("_Here", "node")),
-    ("tutorial_dl.interop.horovod.basics", ("_Here", "nodes")),
+    ("tutorial_dl.interop.horovod.basics", "_made"),
     ("time", "tzname"),  # equal, but made anew by what reads the local time zone
 }
 # Caches of constant answers, and memory that is used again.
@@ -34,7 +32,7 @@ KEPT = {
     ("numba_kernels.allreduce.dispatch", "_SEEN"),
     ("numba_kernels.team.regrouping", "_left_behind"),
     ("numba_kernels.team.failure", "ended"),
-    ("tutorial_dl.interop.horovod.elastic.callbacks", "_iterators"),
+    ("tutorial_dl.interop.horovod.elastic.keras", "_iterators"),
     ("tutorial_dl.replica.tensorflow_graph", "_kept"),
 }
 # Variables that TensorFlow and its dependencies set once.

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tutorial_dl import Layout
 from tutorial_dl.cli import commands
-from tutorial_dl.layout.axes_figure import draw_axes
+from tutorial_dl.layout.figure import draw_axes
 
 
 def command(*words):

@@ -25,9 +25,8 @@ import tensorflow as tf
 from tutorial_dl.replica.tensorflow_graph import in_order
 
 from .arguments import arguments
-from .arrays import share
-from .process_sets import ProcessSet, global_process_set
-from .reductions import Adasum, Average, Product, Sum, reduction
+from .basics import ProcessSet, global_process_set
+from .wire import Adasum, Average, Product, Sum, reduction, share
 
 __all__ = [
     "allgather", "allreduce", "alltoall", "barrier", "broadcast", "grouped_allgather",
