@@ -9,6 +9,8 @@ import pytest
 from exercise_cells import one_line, run
 from notebook_cells import Notebook
 
+from tutorial_dl.course import traffic
+
 NOTEBOOK = Notebook("07")
 
 
@@ -22,8 +24,6 @@ def said(capsys, code: str) -> str:
 
 
 def test_the_solution_of_the_trips_is_what_the_code_does():
-    from tutorial_dl.course import traffic
-
     code = next(text for text in NOTEBOOK.cells("markdown") if "## Exercise 1" in text)
     (body,) = re.findall(r"```python\n(.*?)```", code, re.DOTALL)
 

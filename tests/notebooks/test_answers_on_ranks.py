@@ -5,12 +5,17 @@ All answers to an exercise run in one call on ranks that other tests use too.
 
 from __future__ import annotations
 
+import linecache
 import re
 
 import numpy as np
 import pytest
 import right_on_ranks
+from mpi4py import MPI
 from notebook_cells import Notebook
+
+from numba_kernels.errors import PeerError
+from tutorial_dl.course.virtual_ranks import Patient
 
 SECONDS = 200
 
@@ -22,11 +27,6 @@ def solution(exercise: str) -> str:
 
 def run_here(exercise: str, cells: list[str]) -> None:
     """Check each cell's function as a learner's cell would; every rank calls this."""
-    import linecache
-
-    from mpi4py import MPI
-
-    from numba_kernels.errors import PeerError
     from tutorial_dl.course.exercises import check
 
     for number, code in enumerate(cells):
@@ -277,10 +277,6 @@ def test_wrong_answers(on_ranks, exercise):
 
 
 def after_a_deadlock() -> None:
-    from mpi4py import MPI
-
-    from tutorial_dl.course.virtual_ranks import Patient
-
     comm = Patient(MPI.COMM_WORLD, seconds=0.5)
     other, coming = 1 - comm.rank, np.zeros(1)
     with pytest.raises(TimeoutError):
