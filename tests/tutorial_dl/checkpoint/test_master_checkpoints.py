@@ -355,36 +355,3 @@ def spans(window):
 @pytest.mark.parametrize("window", ["1", "0"])
 def test_timeline(on_ranks, window):
     on_ranks(3, spans, window, env={"NUMBA_KERNELS_WINDOW": window})
-
-
-def test_rounds_lose_no_sample():
-    """No sample is lost if a worker is lost in any round, also if a checkpoint is written then."""
-    from collections import Counter
-
-    from tutorial_dl.runtime.master.synchronous_tasks import SynchronousTasks
-
-    for lost_at in range(6):
-        seen, rounds = Counter(), SynchronousTasks({1: 0, 2: 1}, 2, 3 * 12, 12, 0, 2)
-        at = 0
-        while not rounds.over:
-            before = rounds.save()
-            rounds.begin()
-            for worker in list(rounds.workers):
-                task = rounds.next(worker)
-                if at == lost_at and worker == 2:
-                    rounds.lose(2)
-                    continue
-                assert rounds.save() == before  # a round counts only when it is complete
-                rounds.done(worker)
-                pieces = [(task.first, task.low, task.high, task.parts)]
-                pieces += [task.more] if task.more[0] >= 0 else []
-                for position, low, high, parts in pieces:
-                    size = task.size
-                    seen.update(
-                        (task.epoch, position * size + i)
-                        for i in range(size * low // parts, size * high // parts)
-                    )
-            rounds.complete()
-            at += 1
-            assert at < 10
-        assert seen == {(epoch, sample): 1 for epoch in range(2) for sample in range(36)}

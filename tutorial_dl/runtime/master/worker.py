@@ -18,7 +18,8 @@ from ...strategies.base import finite_gradient
 from ..evaluation import Sums
 from .client import Client
 from .messages import Answer, Kind, NotFiniteAt, Order, Report, flat
-from .tasks import Evaluated, Part, Task, TaskBatches
+from .tasks import Task, TaskBatches
+from .validation import Evaluated, Part
 
 WORDS = 14  # length of a leader's message to its members, an Answer
 

@@ -164,8 +164,9 @@ def numbers_of_ranks():
     from tutorial_dl.runtime.master.client import Client
     from tutorial_dl.runtime.master.loop import MasterLoop
     from tutorial_dl.runtime.master.messages import Kind
-    from tutorial_dl.runtime.master.tasks import Part, Task
+    from tutorial_dl.runtime.master.tasks import Task
     from tutorial_dl.runtime.master.topology import Topology
+    from tutorial_dl.runtime.master.validation import Part
     from tutorial_dl.runtime.master.worker import Computing
 
     client, computing = Client.__new__(Client), Computing.__new__(Computing)

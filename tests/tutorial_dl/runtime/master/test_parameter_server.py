@@ -235,16 +235,9 @@ def counted(history, run, form, layout, samples, batch_size, what):
         assert not history.staleness, what
         assert run.steps == 3 * -(-samples // batch_size), what
     else:
-        shares = 3 * workers * -(-samples // (batch_size * workers))
-        assert sum(history.workers.values()) == shares == run.steps, what
+        full = 3 * -(-samples // batch_size)
+        assert sum(history.workers.values()) == full == run.steps, what
         updates = sum(history.staleness.values())
-        full = 3 * sum(
-            1
-            for first in range(0, samples, batch_size * workers)
-            for share in range(workers)
-            if (n := min(batch_size * workers, samples - first))
-            and n * (share + 1) // workers > n * share // workers
-        )  # the number of shares that are not empty
         if layout.masters < 2:
             assert updates == full, what
             mean = sum(tau * n for tau, n in history.staleness.items()) / updates
