@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from commands_here import run_here
 from commands_in_text import commands as lines_of
 from commands_in_text import wrong
 from page_programs import programs
@@ -324,9 +323,3 @@ def test_the_command_fails_if_something_is_wrong(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1 and "there are no pages in" in done.stdout
     assert done.stderr == f"error: 1 problem in {tmp_path}\n"
-
-
-@pytest.mark.parametrize("words", ["site picture --out docs/picture.svg", "slides numbers"])
-def test_what_were_commands_say_what_to_write_now(capfd, words):
-    done = run_here(capfd, *words.split())
-    assert done.returncode == 2 and ": make " in done.stderr and len(done.stderr.splitlines()) == 1

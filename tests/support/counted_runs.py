@@ -10,7 +10,20 @@ class Cut(RuntimeError):
     """The error by which a test ends a run."""
 
 
+def at_step(step, act):
+    """A callback that calls `act(trainer)` after this step."""
+    from tutorial_dl.training.callbacks import Callback
+
+    class There(Callback):
+        def on_step_end(self, trainer, loss, samples):
+            if trainer.steps == step:
+                act(trainer)
+
+    return There()
+
+
 def cut_at(step):
+    """A callback that raises Cut after this step, or the first one behind it that the rank sees."""
     from tutorial_dl.training.callbacks import Callback
 
     class CutThere(Callback):
@@ -61,3 +74,13 @@ def counted(trainer, epochs=EPOCHS):
         seen = row["samples_per_second"] * row["seconds"]
         assert seen == pytest.approx(SAMPLES, rel=1e-6), history.epochs
         assert row["loss"] == pytest.approx(0.5)
+
+
+def some_digits(samples, kept=None):
+    """The first `samples` digits to train on, and all or `kept` for validation."""
+    from tutorial_dl import data
+
+    digits = data.digits()
+    train = data.Data.of(*digits.train.take(slice(0, samples)))
+    validation = data.Data.of(*digits.validation.take(slice(0, kept)))
+    return data.Dataset("some digits", train, validation, digits.classes)

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tutorial_dl.config import RunConfig, read
+from tutorial_dl.runtime.termination import heeding
 
 TRAIN = (
     "-m", "tutorial_dl", "train", "--model", "dense", "--epochs", "6", "--batch-size", "40",
@@ -159,8 +160,6 @@ def test_stopped_runs(tmp_path):
 
 
 def test_a_signal_that_comes_too_late_is_not_lost():
-    from tutorial_dl.runtime.termination import heeding
-
     told = []
     before = signal.signal(signal.SIGTERM, lambda *_: told.append("outside"))
     try:
@@ -170,33 +169,3 @@ def test_a_signal_that_comes_too_late_is_not_lost():
         assert told == ["outside"]
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--base-batch-size", "16"], "has no effect without --batch-rule"),
-        (["--resume"], "--resume has no effect without --checkpoint"),
-        (["--checkpoint-every", "5"], "--checkpoint-every has no effect without --checkpoint"),
-        (["--checkpoint", "here/nosuch/deep"], "there is no folder here/nosuch"),
-        (["--checkpoint", "file"], "file is not a folder"),
-        (
-            ["--target", "accuracy"],
-            "target must be METRIC=NUMBER, for example val_accuracy=0.97, got 'accuracy'",
-        ),
-        (
-            ["--compression", "bf16", "--strategy", "serial"],
-            "compression needs strategy 'synchronous'",
-        ),
-        (["--compression", "bf16", "--one-copy"], "one_copy and compression exclude each other"),
-    ],
-)
-def test_wrong_words(tmp_path, monkeypatch, words, says):
-    monkeypatch.chdir(tmp_path)
-    Path("file").write_text("")
-    from typer.testing import CliRunner
-
-    from tutorial_dl.cli.commands import app
-
-    done = CliRunner().invoke(app, ["train", *words])
-    assert done.exit_code == 2 and says in done.stderr and done.stderr.count("\n") == 1

@@ -12,6 +12,10 @@ import clock
 import pytest
 from on_ranks import ONE_CALL
 
+from tutorial_dl import cluster
+from tutorial_dl.cluster import engines
+from tutorial_dl.cluster.cell_errors import CellError
+
 EPOCHS = 10
 # Asynchronous updates have a random order, so the accuracy after ten epochs is .925 to .96.
 LEARNED = 0.9
@@ -279,10 +283,6 @@ history = trainer.fit(4)
 @pytest.mark.thorough
 def test_in_cells(tmp_path, monkeypatch):
     """A worker raises in a cell: the others train to the end, and the next cell works."""
-    from tutorial_dl import cluster
-    from tutorial_dl.cluster import engines
-    from tutorial_dl.cluster.cell_errors import CellError
-
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     with cluster.start(n=3) as c:
         monkeypatch.setattr(engines, "_running", None)

@@ -1,9 +1,13 @@
 """Choosing how a model is computed: all ranks alike, as measured, and as a checkpoint says."""
 
+from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
+from rank_tests import with_ranks
 
+from tutorial_dl import Team, Trainer, replica
 from tutorial_dl.runtime import compilation
 
 pytestmark = pytest.mark.xdist_group("keras")
@@ -12,9 +16,6 @@ pytestmark = pytest.mark.xdist_group("keras")
 def trainer_of(team, times, **options):
     """A Trainer of a small network whose ranks "measure" these times, in seconds per batch."""
     import keras
-    import numpy as np
-
-    from tutorial_dl import Trainer, replica
 
     keras.utils.set_random_seed(5)
     layers = [keras.layers.Dense(4, "tanh"), keras.layers.Dropout(0.3), keras.layers.Dense(2)]
@@ -33,16 +34,14 @@ def trainer_of(team, times, **options):
     return Trainer(mine, data, team=team, batch_size=16, progress=False, **options), asked
 
 
-def chooses(folder):
+@pytest.mark.thorough
+@with_ranks(2, keras=True)
+def test_all_ranks_choose_alike_and_a_resumed_run_goes_on_so(folder):
     with mock.patch.object(compilation, "CALLS", 1):
         chooses_in_few_calls(folder)
 
 
 def chooses_in_few_calls(folder):
-    from pathlib import Path
-
-    from tutorial_dl import Team
-
     team = Team()
     slowly, quick, slow, never = [5.0, 9.0], [1.0, 8.0], [1.0, 9.0], [1.0, None]
     times = {
@@ -84,14 +83,8 @@ def chooses_in_few_calls(folder):
     assert ours == pytest.approx(theirs, rel=1e-5)  # dropout included
 
 
-@pytest.mark.thorough
-def test_all_ranks_choose_alike_and_a_resumed_run_goes_on_so(on_ranks, tmp_path):
-    on_ranks(2, chooses, str(tmp_path), keras=True)
-
-
-def with_a_master():
-    from tutorial_dl import Team
-
+@with_ranks(3, keras=True)
+def test_workers_of_a_master_choose_alike():
     team = Team()
     graph, quick = [9.0] * 3, [1.0] * 3
     times = {key: {"graph": graph, "xla": quick} for key in ("gradient", "evaluation")}
@@ -100,7 +93,3 @@ def with_a_master():
         one.fit(1)
         assert one.replica.compiled["gradient"] == "xla" and ("gradient", "xla", 16) in asked
         one.fit(1)
-
-
-def test_workers_of_a_master_choose_alike(on_ranks):
-    on_ranks(3, with_a_master, keras=True)

@@ -5,6 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rank_tests import with_ranks
+
+from tutorial_dl import Team, Trainer, models
+from tutorial_dl.data import dataset_of
+from tutorial_dl.training import schedules
 
 pytestmark = pytest.mark.xdist_group("keras")
 
@@ -66,8 +71,6 @@ def by_fit(callbacks):
 
 
 def by_trainer(callbacks, strategy="synchronous"):
-    from tutorial_dl import Trainer
-
     model = compiled()
     options = dict(batch_size=SAMPLES, progress=False, callbacks=callbacks)
     trainer = Trainer(model, data(), strategy, **options)
@@ -75,10 +78,9 @@ def by_trainer(callbacks, strategy="synchronous"):
     return model, trainer
 
 
-def each_rank(folder):
+@with_ranks(2, keras=True)
+def test_keras_callbacks_on_two_ranks(folder):
     import keras
-
-    from tutorial_dl import Team
 
     expected = by_fit(deciding())
     model, trainer = by_trainer(deciding())
@@ -118,8 +120,6 @@ def in_parts(folder, resumed):
     """A rate that falls each epoch: in one `fit`, in several, and resumed from a checkpoint."""
     import keras
 
-    from tutorial_dl import Trainer
-
     def trainer_of(**more):
         falls = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5 * rate)
         options = dict(batch_size=SAMPLES, progress=False, callbacks=[falls])
@@ -138,11 +138,9 @@ def in_parts(folder, resumed):
     np.testing.assert_allclose(parts.replica.parameters, whole.replica.parameters, atol=1e-6)
 
 
-def test_keras_callbacks_on_two_ranks(on_ranks, tmp_path):
-    on_ranks(2, each_rank, str(tmp_path), keras=True)
-
-
-def with_a_master():
+@pytest.mark.thorough
+@with_ranks(2, keras=True)
+def test_with_a_master_they_run_beside_it():
     import keras
 
     stops = keras.callbacks.EarlyStopping(monitor="val_loss", patience=2, min_delta=9.0)
@@ -152,17 +150,8 @@ def with_a_master():
         by_trainer(deciding()[:1], "downpour")
 
 
-@pytest.mark.thorough
-def test_with_a_master_they_run_beside_it(on_ranks):
-    on_ranks(2, with_a_master, keras=True)
-
-
 def test_others_are_refused_by_name(tmp_path):
     import keras
-
-    from tutorial_dl import Trainer, models
-    from tutorial_dl.data import dataset_of
-    from tutorial_dl.training import schedules
 
     class OfAUser(keras.callbacks.Callback):
         pass

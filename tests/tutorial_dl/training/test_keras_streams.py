@@ -2,6 +2,11 @@
 
 import numpy as np
 import pytest
+from as_fit import of_rank_0
+from rank_tests import with_ranks
+
+from numba_kernels import Team
+from tutorial_dl import Trainer, data
 
 pytestmark = pytest.mark.xdist_group("keras")
 
@@ -112,10 +117,6 @@ def generator(*parts):
 
 def same(make, ours, theirs, epochs=EPOCHS, kept=None, steps=None, **options):
     """Training on `ours` by the ranks is `fit` on `theirs`: weights, and all columns."""
-    from as_fit import of_rank_0
-
-    from tutorial_dl import Trainer
-
     model, expected = make(), make()
     given = ours if kept is None else (ours, kept[0])
     trainer = Trainer(model, given, progress=False, shuffle=False, **options)
@@ -133,10 +134,9 @@ def same(make, ours, theirs, epochs=EPOCHS, kept=None, steps=None, **options):
     return trainer, expected
 
 
-def each_rank():
-    from numba_kernels import Team
-    from tutorial_dl import data
-
+@pytest.mark.thorough
+@with_ranks(2, keras=True)
+def test_two_ranks_train_on_streams_as_fit_does():
     rank = Team().rank
     x, y, w = arrays()
     part = slice(20, None)
@@ -172,28 +172,16 @@ def each_rank():
     same(reader_of_text, read, tf_data(TEXTS[:, None], y))
 
 
-@pytest.mark.thorough
-def test_two_ranks_train_on_streams_as_fit_does(on_ranks):
-    on_ranks(2, each_rank, keras=True)
-
-
-def with_a_rank_without_samples():
+@with_ranks(3, keras=True)
+def test_three_ranks_train_on_a_stream():
     """Of 3 ranks, two have none of the last batch."""
     x, y, w = arrays()
     same(eager, py_dataset(x, y, w, workers=2), py_dataset(x, y, w))
 
 
-def test_three_ranks_train_on_a_stream(on_ranks):
-    on_ranks(3, with_a_rank_without_samples, keras=True)
-
-
-def in_any_order():
+@with_ranks(2, keras=True)
+def test_any_order_is_the_same_on_all_ranks():
     """A PyDataset's batches are shuffled by seed and epoch; a random order is rank 0's."""
-    from as_fit import of_rank_0
-
-    from numba_kernels import Team
-    from tutorial_dl import Trainer
-
     team = Team()
     x, y, _ = arrays()
     model, expected, dataset = classifier(), classifier(), py_dataset(x, y)
@@ -228,14 +216,9 @@ def in_any_order():
     assert (rows == rows[0]).all()
 
 
-def test_any_order_is_the_same_on_all_ranks(on_ranks):
-    on_ranks(2, in_any_order, keras=True)
-
-
-def refused():
+@with_ranks(2, keras=True)
+def test_what_is_wrong_is_one_line():
     import tensorflow as tf
-
-    from tutorial_dl import Trainer, data
 
     x, y, _ = arrays()
     plain = tf_data(x, y)
@@ -251,7 +234,3 @@ def refused():
         with pytest.raises(data.DataError, match=words) as caught:
             Trainer(classifier(), made, progress=False).fit(1)
         assert "\n" not in str(caught.value)
-
-
-def test_what_is_wrong_is_one_line(on_ranks):
-    on_ranks(2, refused, keras=True)

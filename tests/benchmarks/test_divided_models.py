@@ -1,16 +1,19 @@
-"""`python -m benchmarks pipelines`: what is measured. Its size is not."""
+"""Benches of models that ranks divide: what is measured, on small networks. Their speed is not."""
 
 from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks import __main__ as commands
 from benchmarks import pipeline_throughput as throughput
-from benchmarks import pipelines, torch_peers
+from benchmarks import pipelines, sharding, tensor_throughput, torch_peers
+from numba_kernels import Team
 from numba_kernels.bench.rows import merge
 from tutorial_dl.model_parallel.schedules import Action, gpipe
 from tutorial_dl.model_parallel.simulating import Span, Timetable
@@ -18,24 +21,29 @@ from tutorial_dl.replica import LayeredReplica
 from tutorial_dl.replica.layers import Dense
 
 
-def small_rows(out):
-    from benchmarks import pipelines
-    from numba_kernels import Team
-
-    before = pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES
-    pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES = 16, 24, (2, 4)
-    try:
-        rows = pipelines.rows(0.01, False)
-    finally:
-        pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES = before
+def small_rows(out, bench, sizes):
+    """Rank 0 writes the rows of a bench, with these sizes in its modules, {"module.NAME": size}."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in sizes.items():
+            module, _, name = name.partition(".")
+            patch.setattr(import_module(f"benchmarks.{module}"), name, size)
+        rows = import_module(f"benchmarks.{bench}").rows(0.01, False)
     if Team().rank == 0:
-        with open(out, "w") as file:
-            json.dump(rows, file)
+        Path(out).write_text(json.dumps(rows))
 
 
-def test_a_step_and_its_work(on_ranks, tmp_path):
-    on_ranks(2, small_rows, str(tmp_path / "rows.json"))
-    rows = json.loads((tmp_path / "rows.json").read_text())
+@pytest.fixture
+def rows_of(on_ranks, tmp_path):
+    def run(bench, sizes, **options):
+        on_ranks(2, small_rows, str(tmp_path / "rows.json"), bench, sizes, **options)
+        return json.loads((tmp_path / "rows.json").read_text())
+
+    return run
+
+
+def test_a_step_and_its_work(rows_of):
+    small = {"NARROW": 16, "WIDE": 24, "MICRO_BATCHES": (2, 4)}
+    rows = rows_of("pipelines", {f"pipelines.{name}": size for name, size in small.items()})
     assert [one["algorithm"] for one in rows] == [
         f"{name}, m = {m}" for m in (2, 4) for name in ("gpipe", "1f1b", "zb_h1")
     ]
@@ -60,25 +68,10 @@ def test_a_step_and_its_work(on_ranks, tmp_path):
         assert merged["fraction_of_limit"] == pytest.approx(work / merged["ours_us"])
 
 
-def small_throughput(out):
-    from benchmarks import pipeline_throughput, pipelines
-    from numba_kernels import Team
-
-    before = pipelines.NARROW, pipelines.WIDE, pipeline_throughput.SAMPLES
-    pipelines.NARROW, pipelines.WIDE, pipeline_throughput.SAMPLES = 8, 12, 3
-    try:
-        rows = pipeline_throughput.rows(0.01, False)
-    finally:
-        pipelines.NARROW, pipelines.WIDE, pipeline_throughput.SAMPLES = before
-    if Team().rank == 0:
-        with open(out, "w") as file:
-            json.dump(rows, file)
-
-
 @pytest.mark.xdist_group("keras")
-def test_throughput(on_ranks, tmp_path, monkeypatch, capsys):
-    on_ranks(2, small_throughput, str(tmp_path / "rows.json"), keras=True)
-    rows = json.loads((tmp_path / "rows.json").read_text())
+def test_throughput(rows_of, tmp_path, monkeypatch, capsys):
+    sizes = {"pipelines.NARROW": 8, "pipelines.WIDE": 12, "pipeline_throughput.SAMPLES": 3}
+    rows = rows_of("pipeline_throughput", sizes, keras=True)
     names = [f"{throughput.WHAT}, {name}" for name in ("numpy", "Keras") for _ in range(4)]
     assert [one["what"] for one in rows] == names
     assert [one["peer"] for one in rows] == [throughput.WHOLE, throughput.MICRO] * 4
@@ -158,3 +151,70 @@ def test_a_measured_step_is_replayed_without_messages():
     assert pipelines.replay(table, "ranks").seconds == 4 + (4 + 4 + 4 + 4) + 3
     assert pipelines.replay(table, "all").seconds == 4 + (4 + 4 + 3.5 + 3.5) + 3.5
     assert pipelines.replay(table).busy(1) == table.busy(1) == 16
+
+
+@pytest.mark.xdist_group("keras")
+def test_steps_of_a_tensor_group(rows_of, tmp_path, monkeypatch, capsys):
+    small = {"WIDTH": 16, "SAMPLES": 6, "CLASSES": 3}
+    sizes = {f"tensor_throughput.{name}": size for name, size in small.items()}
+    rows = rows_of("tensor_throughput", sizes, keras=True)
+    assert [one["what"] for one in rows] == [
+        "tensor parallel, training step", "tensor parallel, gradient"
+    ]  # fmt: skip
+    for one in rows:
+        assert len(one["ours_us"]) == len(one["peer_us"]) >= tensor_throughput.ROUNDS
+        assert min(one["ours_us"] + one["peer_us"]) > 0
+        assert one["parameters"] == 4 * (16 * 16 + 16) + 16 * 3 + 3
+        # Forward one sum for each of the two pairs; backward, none for the first pair's inputs
+        assert one["moved_bytes"] == 3 * 6 * 16 * 4 * 2
+    parts = rows[0]["parts"]
+    assert {"gradient", "sum forward", "sum backward"} <= set(parts) and min(parts.values()) >= 0
+    for merged in merge([rows]):
+        assert merged["fraction_of_limit"] == pytest.approx(merged["ratio"] / 2)
+
+    monkeypatch.setattr(commands, "one_run", lambda *_, **__: rows)
+    commands.tensor(2, 1.0, str(tmp_path / "all.json"))
+    result = json.loads((tmp_path / "all.json").read_text())
+    assert len(result["rows"]) == 2 and result["starts"][commands.TENSOR] == commands.STARTS
+    assert "of the ideal" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="-n must be at least 2 for tensor, got 1"):
+        commands.tensor(1, 1.0, None)
+
+
+def small_stages(out):
+    team, found = Team(), []
+    for stage in (0, 2, 3):
+        if stage:
+            found.append(sharding.trained(team, stage, 64, 3))
+        else:
+            found.append(sharding.trained(team.split(team.rank), stage, 64, 3))
+    if team.rank == 0:
+        with open(out, "w") as file:
+            json.dump(found, file)
+
+
+def test_the_most_memory_of_a_process():
+    with sharding.Most() as most:
+        before = sharding.private()
+        array = np.ones(2**22)  # 32 MiB
+    assert most.bytes >= before + array.nbytes - 2**22
+    del array
+
+
+def test_what_is_held_and_used(on_ranks, tmp_path, monkeypatch, capsys):
+    on_ranks(2, small_stages, str(tmp_path / "rows.json"))
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    n = 3 * (64 * 64 + 64)
+    for one in rows:
+        assert one["parameters"] == n and one["losses"] == pytest.approx(rows[0]["losses"])
+        # A rank's slice of each layer is rounded to a cache line.
+        near = {kind: pytest.approx(size, abs=3 * 64) for kind, size in one["expected"].items()}
+        assert one["held"] == near
+        assert one["bytes"].keys() == {"before", "making", "most"}
+    assert rows[0]["held"]["state"] == 2 * 4 * n
+    asked = {(0, 1): rows[0], (2, 4): rows[1], (3, 4): rows[2]}
+    monkeypatch.setattr(sharding, "one_run", lambda part, n, stage, full: [asked[stage, n]])
+    commands.sharding(4, str(tmp_path / "all.json"))
+    assert json.loads((tmp_path / "all.json").read_text())["rows"] == rows + rows
+    told = capsys.readouterr().out
+    assert "stage 3, 2 ranks, 12,480 parameters" in told and "layers in use" in told
