@@ -81,7 +81,7 @@ class SubMaster(Master):
         self.begin()
         rule.begin_relay(self.weights)
         while True:
-            self.serve(lambda: self.over or not self.open)
+            self.serve(lambda: (self.over and not self.validations) or not self.open)
             if not self.open and rule.synchronous:
                 self._forget()
             self._relay()
@@ -89,9 +89,7 @@ class SubMaster(Master):
             if not self.open:
                 self._leave()
             self._tell_counts()
-            # Any answer so far may have been an order to validate.
-            self.serve(lambda: not self.validations or not self.open)
-            if self.over and not self.validations:
+            if self.over and not self.validations:  # no answer so far was an order
                 self._say(Kind.WAITS)
                 if up.last.order == Order.DONE:
                     return
