@@ -186,9 +186,3 @@ def test_ranks_that_hang_in_the_doctor(tests, bound, tmp_path, monkeypatch):
     with clock.seconds("ranks that hang are given up (2 s)"):
         tests("test_doctor").test_ranks_that_hang_are_given_up(tmp_path, monkeypatch)
     bound("ranks that hang are given up (2 s)", 30)
-
-
-def test_loops_of_every_dtype(on_ranks, tests):
-    """`make test-all` examines float32."""
-    of = tests("test_vector_code")
-    of.test_every_loop_is_on_vectors(on_ranks, of.DTYPES)
