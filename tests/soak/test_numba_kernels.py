@@ -7,7 +7,7 @@ import time
 import clock
 import numpy as np
 import pytest
-from places import MESSAGES, WINDOW, places
+from places import MESSAGES, MIXED, WINDOW, places
 
 PLACE = {"1": "window", "0": "messages"}
 PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
