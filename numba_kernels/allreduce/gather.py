@@ -42,13 +42,16 @@ def allgather(node, call, x, edges):
 
 @compiled
 def alltoall(node, call, x, of_x, received, of_received, longest, length):
-    """Copy block r of every rank's `x` to rank r's `received`, but for the own block. Resumable.
+    """Copy block r of every rank's `x` to rank r's `received`, in the order of ranks. Resumable.
 
     Block r of x is [of_x[r], of_x[r + 1]); `longest` is that of all blocks on all ranks.
     """
     rank, ranks = node[RANK], node[RANKS]
     width = node[PIECE] // (ranks * x.itemsize) // LINE * LINE
     pieces = (longest + width - 1) // width
+    if node[AT] == 0:
+        own = received[of_received[rank] : of_received[rank + 1]]
+        copy(own, x[of_x[rank] : of_x[rank + 1]])
     while node[AT] < 2 * (pieces + 1):
         step = node[AT] // 2
         if node[AT] % 2 == 0:

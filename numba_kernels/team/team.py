@@ -194,19 +194,19 @@ class Team(Waiting):
         if self.size == 1:
             out[:] = x
             return out
-        edges = np.arange(self.size + 1) * (flat.size // self.size)
-        call = calls.encode("alltoall", flat.dtype)
-        self._send_blocks(call, flat, edges, out.reshape(-1), edges, edges[1], flat.size)
+        call, block = calls.encode("alltoall", flat.dtype), flat.size // self.size
+        edges = np.arange(self.size + 1) * block
+        self._send_blocks(call, flat, edges, out.reshape(-1), edges, block, flat.size)
         return out
 
     def _send_blocks(self, call, x, of_x, out, of_out, longest: int, length: int) -> None:
         """Send block r of `x` to rank r, and store what rank r sends in block r of `out`."""
         x, out, own = carried(x), carried(out), self.rank
-        out[of_out[own] : of_out[own + 1]] = x[of_x[own] : of_x[own + 1]]
         if self.single_node:
-            blocks = (of_x, out, of_out, int(longest), length)
+            blocks = (of_x, out, of_out, longest, length)
             self.on_node(gather.alltoall, call, x, *blocks, length=length)
         else:
+            out[of_out[own] : of_out[own + 1]] = x[of_x[own] : of_x[own + 1]]
             edges = tuple(of_x.tolist()), tuple(of_out.tolist())
             move(self, call, gather.in_turn, x, out, edges, length=length)
 
@@ -254,7 +254,7 @@ class Team(Waiting):
             received[:] = flat
             return out
         of_out = np.where(np.arange(self.size + 1) > root, received.size, 0)
-        longest, length = max(lengths), int(edges[-1])
+        longest, length = int(max(lengths)), int(edges[-1])
         edges = edges if self.rank == root else np.zeros_like(edges)
         self._send_blocks(call, flat, edges, received, of_out, longest, length)
         return out
