@@ -293,10 +293,17 @@ def grid_of(one: BaseDistribution, points: int) -> list:
     return list(dict.fromkeys(map(round if whole else float, values)))
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """'did you mean ...?', or an empty text if no known name is like it."""
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """'did you mean ...?', or `otherwise` if no known name is like it."""
     near = difflib.get_close_matches(name.replace("-", "_"), list(known), 1, 0.5)
-    return f"did you mean {near[0]!r}?" if near else ""
+    return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def check_name(what: str, name: str, known: Iterable[str]) -> None:
+    """Raise ValueError if `name` is none of the known names of a sampler, a pruner, ..."""
+    if name not in known:
+        hint = nearest(name, known, f"choose one of {', '.join(known)}")
+        raise ValueError(f"unknown {what} {name!r}; {hint}")
 
 
 def _place(value: Any, choices: tuple) -> int | None:

@@ -229,7 +229,7 @@ def allgather(tensor, **options):
 
 @arguments("tensors name ignore_name_scope process_set")
 def grouped_allgather(tensors, name, process_set):
-    """`allgather` of each tensor, with one message per dtype."""
+    """`allgather` of each tensor, in one call."""
     if not tensors:
         return []
     return differentiable(_Allgather(name, process_set), [tf.convert_to_tensor(t) for t in tensors])

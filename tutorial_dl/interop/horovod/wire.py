@@ -127,32 +127,27 @@ class Wire:
     def allgather(self, arrays: Sequence[np.ndarray], name="") -> list[np.ndarray]:
         """Each array's rows on all ranks, in the order of ranks; first dimensions may differ."""
         check_rows(arrays)
-        out: list = [None] * len(arrays)
+        out = []
         with lock:
             self._agree(describe("allgather", arrays, name, rows="?"))
             rows = self.team.allgather(np.array([len(a) for a in arrays], np.int64))
-            for dtype, members in by_dtype(arrays).items():
-                sizes = [math.prod(arrays[i].shape[1:]) for i in members]
-                ends = np.cumsum(rows[:, members] * sizes, axis=1)  # (ranks, members)
-                flat = join_flat([arrays[i] for i in members], dtype)
-                parts = self.team.allgather(flat) if ends[:, -1].any() else [flat] * len(rows)
-                cut = [np.split(part, at[:-1]) for part, at in zip(parts, ends, strict=True)]
-                for i, pieces in zip(members, zip(*cut, strict=True), strict=True):
-                    whole = np.concatenate(pieces).astype(arrays[i].dtype, copy=False)
-                    out[i] = whole.reshape(int(rows[:, i].sum()), *arrays[i].shape[1:])
+            for a, total in zip(arrays, rows.sum(axis=0), strict=True):
+                shape = int(total), *a.shape[1:]
+                flat = a.reshape(-1).astype(carrier(a.dtype))
+                parts = self.team.allgather(flat) if math.prod(shape) else [flat]
+                out.append(np.concatenate(list(parts)).astype(a.dtype, copy=False).reshape(shape))
         return out
 
     def broadcast(self, arrays: Sequence[np.ndarray], root: int, name="") -> list[np.ndarray]:
         """The values of the arrays on rank `root` of this team."""
-        out: list = [None] * len(arrays)
+        out = []
         with lock:
             self._agree(describe("broadcast", arrays, name, f", root={root}"))
-            for dtype, members in by_dtype(arrays).items():
-                flat = join_flat([arrays[i] for i in members], dtype)
-                self.team.broadcast(flat, root)
-                parts = np.split(flat, np.cumsum([arrays[i].size for i in members])[:-1])
-                for i, part in zip(members, parts, strict=True):
-                    out[i] = part.reshape(arrays[i].shape).astype(arrays[i].dtype, copy=False)
+            for a in arrays:
+                x = a.astype(carrier(a.dtype))  # a copy, since it is overwritten
+                if x.size:
+                    self.team.broadcast(x, root)
+                out.append(x.astype(a.dtype, copy=False))
         return out
 
     def alltoall(self, arrays: Sequence[np.ndarray], name="") -> tuple:
@@ -346,10 +341,6 @@ def by_dtype(arrays: Sequence[np.ndarray], widened: bool = False) -> dict[np.dty
             dtype = np.dtype("float32")
         groups.setdefault(dtype, []).append(i)
     return groups
-
-
-def join_flat(arrays: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    return np.concatenate([a.reshape(-1) for a in arrays]).astype(dtype, copy=False)
 
 
 def scale(x: np.ndarray, factor: float, out: np.ndarray) -> None:
