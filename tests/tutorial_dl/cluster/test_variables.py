@@ -292,24 +292,22 @@ def test_parcels_keep_large_arrays_apart():
     [
         ("x", 'x exists in the notebook, not on the ranks: mine["x"] = x sends it'),
         ("np", "np is imported in the notebook, not on the ranks: write import numpy as np in a"),
-        (
-            "T",
-            "T is imported in the notebook, not on the ranks: write from tutorial_dl import Team",
-        ),
+        ("T", "T is imported in the notebook, not on the ranks: write from tutorial_dl import Tra"),
+        ("here", 'here exists in the notebook, not on the ranks: mine["here"] = here sends it'),
         ("lock", "lock exists in the notebook, not on the ranks: make it in a %%px cell"),
         ("nothing", None),
         ("exit", None),  # IPython's own
     ],
 )
 def test_a_name_that_only_the_notebook_has(monkeypatch, name, says):
+    from tutorial_dl import Trainer
+
+    @of_notebook
+    def here():
+        pass
+
     cluster = object()
-    cells = [
-        "",
-        "import json\nimport numpy as np",
-        "from tutorial_dl import Trainer, Team as T",
-        "x =",
-    ]
-    space = {"In": cells, "x": 1, "np": np, "T": parcels.Pickler, "lock": LOCK, "exit": exit}
+    space = {"x": 1, "np": np, "T": Trainer, "lock": LOCK, "exit": exit, "here": here}
     shell = SimpleNamespace(user_ns={**space, "mine": cluster}, user_ns_hidden={"exit": exit})
     monkeypatch.setattr(hints, "get_ipython", lambda: shell)
     other = SimpleNamespace(name="PeerError", message="rank 1 failed: name 'x' is not defined")
