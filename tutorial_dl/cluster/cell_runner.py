@@ -9,6 +9,7 @@ from concurrent import futures
 from pathlib import Path
 
 import psutil
+from ipyparallel.client.magics import ParallelMagics
 from IPython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -23,6 +24,8 @@ from .protocol import About
 from .rank_status import BLOCKED, STILL, positions, ranks, still
 from .running_cell import EVERY, Cell
 
+# Seconds until a line says what the ranks do; -1, never, where nobody looks on.
+STATUS_AFTER = 2 if ParallelMagics.stream_output else -1
 WAITS = "this cell runs when they are done; the stop button ends the wait"
 ENDING = 2.0  # seconds that a rank gets to end a cell that was given up on it
 
@@ -101,9 +104,7 @@ class Cells:
             return [f"{ranks(away)} lost the connection to the controller: {OFFER}"]
         return []
 
-    def free(
-        self, targets="all", timeout: float | None = None, page: cell_display.Page | None = None
-    ) -> None:
+    def free(self, targets, timeout: float | None, page: cell_display.Page) -> None:
         """Wait until `targets` have ended the cells that were given up on them, and say so.
 
         A rank in compiled code (a large matrix product, a hash) heeds no interrupt until it is
@@ -112,7 +113,7 @@ class Cells:
 
         Args:
             timeout: Seconds after which to give up.
-            page: What shows whom the wait is for; None: it is printed, once.
+            page: What shows whom the wait is for; without a place for a status, it is printed once.
 
         Raises:
             CellError: If a rank can't run cells any more; see `check`.
@@ -130,21 +131,20 @@ class Cells:
                 if timeout is not None and time.monotonic() - began > timeout:
                     raise CellTimeout([f"the cell was not run within {timeout:g} s", *lines, OFFER])
                 text = "\n".join([*lines, WAITS, OFFER])
-                if page is not None and page.shows_status():
+                if page.shows_status():
                     page.status(text)
                 elif not told:
                     print(text, file=sys.stderr, flush=True)
                 told = True
                 futures.wait([self.left[rank].replies[rank] for rank in left], EVERY)
         except BaseException as error:
-            if page is not None:
-                page.end()
+            page.end()
             if not isinstance(error, KeyboardInterrupt):
                 raise
             left = self._left(chosen)
             lines = [*self._still(left), OFFER] if left else []
             raise CellInterrupted(["interrupted: the cell was not run", *lines]) from None
-        if told and page is not None:
+        if told:
             page.status("")
 
     def _still(self, left: Sequence[int]) -> list[str]:
@@ -157,11 +157,17 @@ class Cells:
             raise CellError([*positions(stuck, STILL), OFFER])
         return still({rank: self.left[rank].about.number for rank in left}, answers)
 
-    def run(self, code: str, targets="all", timeout: float | None = None) -> None:
+    def run(
+        self, code: str, targets="all", timeout: float | None = None, buffers: Sequence = ()
+    ) -> Cell:
         """Run a cell and wait for it, after the ranks have ended the one before."""
         check_timeout(timeout)
-        self.free(targets, timeout)
-        self.submit(code, targets, timeout).wait()
+        page = cell_display.page()
+        self.free(targets, timeout, page)
+        status = page.shows_status() and STATUS_AFTER >= 0
+        cell = self.submit(code, targets, timeout, status, buffers)
+        cell.wait(page, progress_after=STATUS_AFTER)
+        return cell
 
     def submit(
         self,

@@ -32,8 +32,8 @@ from .batch_job import Job
 from .cell_runner import Cells
 from .client import Client
 from .lease import Lease
-from .registry import ClusterError, Record
-from .short_tracebacks import short_tracebacks
+from .process_watch import lives
+from .registry import ClusterError, Record, short_tracebacks
 from .startup import Startup
 from .variables import Ranks, is_names, selected
 
@@ -250,7 +250,7 @@ class Cluster(Ranks):
         """All engines; it sends them no message, because a busy one could not answer."""
         known = set(self.client.uuids.values()) if self.client is not None else set()
         return [
-            Engine(rank, host, pid, _lives(process) if process is not None else uuid in known)
+            Engine(rank, host, pid, lives(process) if process is not None else uuid in known)
             for rank, (host, process, pid, uuid) in enumerate(self.places)
         ]
 
@@ -376,13 +376,6 @@ class Cluster(Ranks):
 def _says_nothing_of_signing(message: logging.LogRecord) -> bool:
     """Drop ipyparallel's warning that encrypted connections are not signed as well."""
     return "Message signing is disabled" not in message.getMessage()
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def running() -> Cluster | None:

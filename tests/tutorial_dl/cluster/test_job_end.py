@@ -60,8 +60,8 @@ def ended(tmp_path, system: str, log: str = "") -> str | None:
 @pytest.mark.parametrize(
     "answer, words",
     [
-        (("COMPLETING", "TimeLimit"), "reached its time limit of 1 min"),
-        (("TIMEOUT", "TimeLimit"), "reached its time limit of 1 min"),
+        (("COMPLETING", "TimeLimit"), "reached its time limit of 00:01:00"),
+        (("TIMEOUT", "TimeLimit"), "reached its time limit of 00:01:00"),
         (("CANCELLED", "None"), "was cancelled by root"),
         (("COMPLETING", "NodeDown"), "ended because node n2 failed"),
         (("NODE_FAIL", "NodeDown"), "ended because node n2 failed"),
@@ -89,7 +89,7 @@ def test_slurm_that_keeps_no_accounts(says, tmp_path):
 @pytest.mark.parametrize(
     "answer, words",
     [
-        (("F", "-29", "exceeded resource walltime"), "reached its time limit of 1 min"),
+        (("F", "-29", "exceeded resource walltime"), "reached its time limit of 00:01:00"),
         (("F", "271", "terminated"), "was cancelled"),
         (("F", "-27", "exceeded resource mem"), "ran out of memory"),
         (("F", "3", "failed"), "ended with exit status 3"),
@@ -139,40 +139,3 @@ def test_limits(answer, words):
 
 
 # Jobs that wait ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "system, said, never",
-    [
-        ("slurm", "PENDING (PartitionTimeLimit)", True),
-        ("slurm", "PENDING (PartitionConfig)", True),
-        ("slurm", "PENDING (QOSMaxWallDurationPerJobLimit)", True),
-        ("slurm", "PENDING (AssocMaxCpuPerJobLimit)", True),
-        ("slurm", "PENDING (BadConstraints)", True),
-        ("slurm", "PENDING (AssocMaxJobsLimit)", False),  # until another job of ours ends
-        ("slurm", "PENDING (QOSMaxJobsPerUserLimit)", False),
-        ("slurm", "PENDING (Resources)", False),
-        ("slurm", "PENDING (PartitionDown)", False),
-        ("slurm", "RUNNING", False),
-        ("pbs", "Q (Can Never Run: Insufficient amount of resource: ncpus)", True),
-        ("pbs", "Q (Not Running: Insufficient amount of resource: ncpus)", False),
-        ("lsf", "PEND", False),
-    ],
-)
-def test_jobs_that_can_never_run(system, said, never, tmp_path):
-    assert Job(system, "7", tmp_path / "job.log").can_never_run(said) == never
-
-
-def test_states(says, tmp_path):
-    def state(system: str) -> str | None:
-        return Job(system, "7", tmp_path / "job.log").state()
-
-    says(squeue="COMPLETING (TimeLimit)\n")  # its processes end, and no new ones may start
-    assert state("slurm") is None
-    says(squeue="PENDING (PartitionTimeLimit)\n")
-    assert state("slurm") == "PENDING (PartitionTimeLimit)"
-    text = "Job Id: 7.server\n    job_state = Q\n    comment = Can Never Run: Insufficient amount\n"
-    says(qstat=text + "\t of resource: ncpus (R: 400 A: 8)\n    etime = Tue\n")
-    assert state("pbs") == "Q (Can Never Run: Insufficient amount of resource: ncpus (R: 400 A: 8))"
-    says(qstat=QSTAT.format("R", "0", "runs"))
-    assert state("pbs") == "R"
