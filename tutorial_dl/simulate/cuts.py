@@ -147,12 +147,15 @@ def cost_of(
         ends = [one.crossing for one in [*layers[last : last + 1], *own[: stage > 0]]]
         rings = ring * m * sum(one.keys > 0 for one in own)
         sends = {  # numbers, and in how many messages
-            "tensor": (2 * (1 - 1 / cut.tensor) * total.summed * positions, total.sums * m),
+            "tensor": (
+                2 * (cut.tensor - 1) / cut.tensor * total.summed * positions,
+                total.sums * m,
+            ),
             "context": (ring * total.keys * positions, rings),
             "pipeline": (sum(ends) * positions, 2 * m),
-            "data": (2 * (1 - 1 / alike) * total.weights, 2),
+            "data": (2 * (alike - 1) / alike * total.weights, 2),
         }
-        sends = {a: (n * itemsize, k) if sizes[a] > 1 else (0, 0) for a, (n, k) in sends.items()}
+        sends = {a: (n * itemsize, k) if sizes[a] > 1 else (0.0, 0) for a, (n, k) in sends.items()}
         sent.append(sum(nbytes for nbytes, _ in sends.values()))
         seconds = {"computing": slower * (m * total.per_call + positions * total.per_sample)}
         for axis, (nbytes, messages) in sends.items():
