@@ -12,7 +12,7 @@ sampling.py              text from it
 keras_tensorflow.py      Keras models; keras_variables.py, joining.py: their weights and gradients
 keras_steps.py           what TensorFlow computes; keras_own_step.py: a train_step of one's own
 keras_optimizers.py      the optimizer that a model was compiled with; keras_saving.py: in its file
-keras_xla.py             compiled by XLA, or as a graph; keras_draws.py: the same random numbers
+keras_xla.py             compiled by XLA, or as a graph
 keras_losses.py          masked losses over ranks; keras_misfits.py: why a batch does not fit
 keras_metrics.py         metrics as sums over samples; keras_training_metrics.py: while training
 keras_outputs.py         loss and metrics from outputs, for layers that are computed elsewhere

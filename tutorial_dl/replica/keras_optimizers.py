@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -238,9 +239,10 @@ class KerasState(State):
 
 
 def _copy(weight: keras.Variable) -> keras.Variable:
-    copy = keras.Variable(weight.numpy(), dtype=weight.dtype, name=weight.name)
-    copy._path = weight.path
-    return copy
+    with ExitStack() as scopes:  # which make the path
+        for name in weight.path.split("/")[:-1]:
+            scopes.enter_context(keras.name_scope(name))
+        return keras.Variable(weight.numpy(), dtype=weight.dtype, name=weight.name)
 
 
 def _size(variable) -> int:

@@ -13,7 +13,6 @@ import numpy as np
 from tutorial_dl.replica import keras_own_step as own_step
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.collective_layers import CollectiveLayer, cause, without_samples
-from tutorial_dl.replica.keras_draws import same_draws
 from tutorial_dl.replica.keras_losses import losses_by, masked, may_mask, over_ranks
 from tutorial_dl.replica.keras_metrics import KerasMetrics, as_fit, packed, unchanged
 from tutorial_dl.replica.keras_misfits import misfit, wrong_label
@@ -51,6 +50,7 @@ class KerasSteps(KerasVariables):
         asked = model.jit_compile is True and not model.run_eagerly
         self._by_xla = {self._gradient_step.__name__: ANY} if asked else {}
         self._traces_for_xla = False
+        self._training_mode = True  # False while graph and XLA are compared
         self._ran: set[Any] = set()  # graphs that have been called
 
     @property
@@ -86,13 +86,21 @@ class KerasSteps(KerasVariables):
         if self._counts:
             self._training.reset()
         with tf.GradientTape() as tape:
-            outputs = model(x, training=True)
+            outputs = model(x, training=self._training_mode)
             shared = losses_by(model, over_ranks(self._team)) if self._shares_losses else None
             with shared or nullcontext():
                 loss = model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=w, training=True)
             scaled = loss * loss_scale
         numbers = self._training.of_batch(x, y, outputs, w) if self._counts else NO_NUMBERS
         return loss, numbers, tape.gradient(scaled, [v.value for v in self._variables])
+
+    def _step_in_inference(self, *batch_and_scale: Any) -> list[tf.Tensor]:
+        """As `_gradient_step`, but layers draw no masks."""
+        self._training_mode = False
+        try:
+            return self._gradient_step(*batch_and_scale)
+        finally:
+            self._training_mode = True
 
     def _step_without_samples(self, *batch_and_scale: Any) -> list[tf.Tensor]:
         with without_samples():
@@ -154,7 +162,7 @@ class KerasSteps(KerasVariables):
                 lambda a: tf.TensorSpec((samples, *a.shape[1:]), a.dtype), batch
             )
             scale = tf.TensorSpec((), self.dtype)
-            with self._tracing(step if xla else None):
+            with self._tracing(xla):
                 function = as_graph(step, self._own_step).get_concrete_function(*specs, scale)
             types = [output.dtype for output in function.outputs]
             self._functions[key] = function, list(function.captured_inputs), types
@@ -174,15 +182,11 @@ class KerasSteps(KerasVariables):
         return self._collective or self._shares_losses
 
     @contextmanager
-    def _tracing(self, by_xla: Callable | None) -> Iterator[None]:
-        """Within, what `_by` returns is compiled by XLA; None: it is not."""
-        if by_xla is None:
-            yield
-            return
-        self._traces_for_xla = True
+    def _tracing(self, by_xla: bool) -> Iterator[None]:
+        """Within, what `_by` returns is compiled by XLA if `by_xla`."""
+        self._traces_for_xla = by_xla
         try:
-            with same_draws(strict=self._by_xla[by_xla.__name__] != ANY):
-                yield
+            yield
         finally:
             self._traces_for_xla = False
 

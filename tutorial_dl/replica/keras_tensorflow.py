@@ -169,14 +169,13 @@ class KerasReplica(KerasOutputs):
         with unchanged(self.model):
             self._metrics.try_out(arrays, shared and not self._masked and not self._own_step)
             if self._own_step:
-                own_step.check(self.model, arrays, shared)
+                own_step.check(self.model, self.parameters, arrays, shared)
                 self._training.by_batch = self._metrics.by_batch_in(arrays, self._numbers_of_step)
 
     def _numbers_of_step(self, batch: Batch) -> None:
         """Let the metrics hold what an own train_step makes of a batch."""
         given = packed(*keras.tree.map_structure(tf.constant, batch))
-        with own_step.inference():
-            own_step.loss_and_gradients(self.model, given, self._loss_scale)
+        own_step.loss_and_gradients(self.model, given, self._loss_scale, inference=True)
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Keras's metrics over all samples of `batches`, and "samples"; all 0 without samples."""
