@@ -19,7 +19,7 @@ import numpy as np
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.keras_context import Divided
 from tutorial_dl.model_parallel.sequences import Sequences
-from tutorial_dl.replica.base import Batch, Brought, TrainedBy
+from tutorial_dl.replica.base import Batch, CompiledOptimizer, TrainedBy
 from tutorial_dl.replica.keras_metrics import NEAR, is_empty, unchanged
 from tutorial_dl.replica.keras_steps import keras, tf
 from tutorial_dl.replica.keras_tensorflow import KerasReplica
@@ -33,8 +33,10 @@ class OnParts(KerasReplica):
     """
 
     sequences: Sequences | None = None  # None: this rank has whole sequences
-    refuses_xla = "its ranks communicate while they compute a gradient"
-    _calls_python = True  # in graphs, to do so
+    _calls_python = True  # in graphs
+
+    def why_no_xla(self) -> str:
+        return "its ranks communicate while they compute a gradient"
 
     def divided(self, model: Any) -> Any:
         """The model of this rank's part of sequences, from that of whole ones. Collective."""
@@ -120,10 +122,6 @@ class OnParts(KerasReplica):
         found = super().measure(batches)
         return found if self.sequences is None else self.sequences.summed(found)
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        sums = self.measure(batches)
-        return {**self.metrics_of(sums), "samples": int(sums["samples"])}
-
     def predict(self, x: Any) -> Any:
         """The outputs at all positions, on all ranks that share the sequences. Collective."""
         found = super().predict(x)
@@ -153,7 +151,7 @@ class KerasContextReplica(OnParts):
         self.holding = grid.holding(self.segments, self.parameters.size)
         self.whole.parameters = self.whole.gradient = np.zeros(0, self.dtype)  # it is not used
 
-    def own_optimizer(self, given: Any = None) -> Brought | None:
+    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         return self.whole.own_optimizer(given)
 
     def save(self, path: Path | str, trained: TrainedBy | None = None) -> None:

@@ -79,7 +79,7 @@ def check(inner: KerasReplica, stage: int) -> None:
             f"shard {stage} can't compute layers that need all ranks, such as synchronised batch "
             "normalisation: use shard 1"
         )
-    if inner.changes_parameters:
+    if inner.traits.changes_parameters:
         raise ValueError(
             f"shard {stage} can't compute SpectralNormalization, which changes whole weights: use "
             "shard 1"

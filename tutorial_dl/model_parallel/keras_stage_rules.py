@@ -59,7 +59,7 @@ def check(replica: KerasReplica, what: str = "a pipeline", in_pieces: bool = Tru
         refuse(*words)
     if model.losses:
         refuse(f"model '{model.name}'", "it has regularisers or add_loss; use weight decay")
-    if replica.constrained:
+    if replica.traits.constrained:
         refuse(f"model '{model.name}'", "its weights have constraints")
     if not in_pieces:
         return

@@ -11,6 +11,7 @@ stays so, because they do the same operations on the same numbers (the strategy 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tutorial_dl.model_parallel.keras_context_replica import OnParts
 from tutorial_dl.model_parallel.keras_stage import alias
 from tutorial_dl.model_parallel.keras_tensor import Cut
 from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
-from tutorial_dl.replica.base import Batch, Brought, TrainedBy
+from tutorial_dl.replica.base import Batch, CompiledOptimizer, TrainedBy
 from tutorial_dl.replica.holding import Part
 from tutorial_dl.replica.keras_tensorflow import KerasReplica
 
@@ -81,7 +82,8 @@ class KerasTensorReplica(OnParts):
         # Segments whose gradients are terms of a sum over the tensor axis
         self.partial = [here for here, one in pairs if one.partial]
         self.reductions = cut.sums.reductions
-        self.keeps_apart = not self.partial  # else the sums must reach all of the gradient
+        # Sums must reach all of the gradient
+        self.traits = replace(self.traits, keeps_apart=not self.partial)
         self.holding.take(lambda first, last: whole[first:last], self.parameters)
         mine = {id(v) for v in self._variables}
         self._others = [v for v in self.whole.model.trainable_weights if id(v) not in mine]
@@ -114,7 +116,7 @@ class KerasTensorReplica(OnParts):
             self.gradient_is_finite &= self.reductions.complete(self.gradient, self.partial)
         return found
 
-    def own_optimizer(self, given: Any = None) -> Brought | None:
+    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         return self.whole.own_optimizer(given)
 
     def save(

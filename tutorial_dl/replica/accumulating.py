@@ -10,21 +10,26 @@ The update equals that of the whole batch, at the cost of one more vector. (Only
 whole batch, such as batch normalisation, compute something different.)
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..data.dataset import Data, share
-from .base import Around, Batch, Replica
+from .base import Batch, Replica, gradient_is_finite
+from .proxy import ReplicaProxy
 
 
-class Accumulating(Around):
+class Accumulating(ReplicaProxy):
     """A Replica around another one, which gets each batch in `times` micro-batches."""
 
     gradient_is_finite = True
-    keeps_apart = False  # the pieces' gradients are added up in one vector
 
     def __init__(self, replica: Replica, times: int):
         check_times(times)
-        super().__init__(replica, times=times, _sum=np.zeros_like(replica.gradient))
+        super().__init__(replica)
+        # The pieces' gradients are added up in one vector.
+        self.traits = replace(self.traits, checks_gradient=True, keeps_apart=False)
+        self.times, self._sum = times, np.zeros_like(replica.gradient)
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
         """As for the whole batch; every piece is computed, even one without samples."""
@@ -44,7 +49,7 @@ class Accumulating(Around):
             part = data.take(share(total, piece, self.times))
             of_piece, samples = self.inner.compute_gradient(part)
             if samples:
-                self.gradient_is_finite &= self.inner.gradient_is_finite
+                self.gradient_is_finite &= gradient_is_finite(self.inner)
                 gradient = self.inner.gradient
                 gradient *= gradient.dtype.type(samples / total)
                 self._sum += gradient

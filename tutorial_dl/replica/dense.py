@@ -96,18 +96,16 @@ class DenseReplica(Vectors):
         self._backward(a, ready)
         return loss / samples, samples
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """{"loss", "accuracy" (for "cross_entropy"), "samples"} over all samples of `batches`."""
+    def measure(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """Sums {"loss", "accuracy" (for "cross_entropy"), "samples"} over all samples."""
         loss, right, samples = 0.0, 0, 0
         unused = np.empty(self.sizes[-1], self.dtype)
         for x, y in map(plain, batches):
             if len(x):
                 batch_loss, batch_right = self._loss(self._forward(self._inputs(x))[-1], y, unused)
                 loss, right, samples = loss + batch_loss, right + batch_right, samples + len(x)
-        metrics = {"loss": loss / max(samples, 1), "samples": samples}
-        if self.loss == "cross_entropy":
-            metrics["accuracy"] = right / max(samples, 1)
-        return metrics
+        sums = {"loss": loss, "samples": samples}
+        return sums | ({"accuracy": right} if self.loss == "cross_entropy" else {})
 
     def _inputs(self, x: np.ndarray) -> np.ndarray:
         x = np.ascontiguousarray(x, self.dtype).reshape(len(x), -1)

@@ -56,8 +56,6 @@ def compile_unused(model: keras.Model) -> None:
 class KerasSide(KerasVariables, Side):
     """One player: a Keras model."""
 
-    saves_optimizer = False  # `save` gets the model alone
-
     def __init__(self, model: keras.Model, game: KerasGan, losses: Callable) -> None:
         if not model.compiled:
             compile_unused(model)

@@ -79,7 +79,7 @@ def _optimizer(replica, trained: TrainedBy | None) -> keras.optimizers.Optimizer
 
 
 def _compiled(replica):
-    """What the model was compiled with, as a Brought; None if that can't be used."""
+    """What the model was compiled with, as a CompiledOptimizer; None if that can't be used."""
     try:
         return replica.own_optimizer()
     except ValueError:

@@ -43,7 +43,6 @@ class KerasSteps(KerasVariables):
         self._masked = False  # whether an output has a mask; known once `_build` was called
         self._team: Any = None  # of the graphs
         self._built = False
-        self.fixed_batch = own_batch_size(model)
         self.loss_scale = 1.0
         # What XLA computes: a step's name, and of how many samples; ANY: the user's compile asks
         # for it.
@@ -195,10 +194,6 @@ class KerasSteps(KerasVariables):
         return as_graph(function, self._own_step, jit_compile=True) if by_xla else function
 
     @property
-    def computes_in_float16(self) -> bool:
-        return any(layer.compute_dtype == "float16" for layer in self.model._flatten_layers())
-
-    @property
     def loss_scale(self) -> float:
         return self._scale
 
@@ -222,7 +217,7 @@ class KerasSteps(KerasVariables):
     def _build(self, batch: Batch) -> None:
         """Make Keras create the variables of losses and metrics, which it can't while tracing."""
         if not self._built:
-            n = self.fixed_batch or 1
+            n = self.traits.fixed_batch or 1
             zeros = zeros_like(batch, n)
             one = keras.tree.map_structure(tf.constant, zeros)
             try:

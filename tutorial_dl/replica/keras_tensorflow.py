@@ -11,17 +11,18 @@ apart)`).
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tutorial_dl.replica import keras_own_step as own_step
-from tutorial_dl.replica.base import Batch, Brought
+from tutorial_dl.replica.base import Batch, CompiledOptimizer
 from tutorial_dl.replica.joining import join
 from tutorial_dl.replica.keras_metrics import packed, unchanged
 from tutorial_dl.replica.keras_misfits import wrong_label
 from tutorial_dl.replica.keras_outputs import KerasOutputs
-from tutorial_dl.replica.keras_steps import keras, tf, zeros_like
+from tutorial_dl.replica.keras_steps import keras, own_batch_size, tf, zeros_like
 from tutorial_dl.replica.keras_variables import address_of
 
 NOTHING = np.zeros((3, 0), np.int64)
@@ -44,10 +45,8 @@ class KerasReplica(KerasOutputs):
     copy.
     """
 
-    keeps_apart = True  # compute_gradient has `apart`
-    uses_team = True
-    counts_training = True
     gradient_is_finite = True
+    own, own_factor = NOTHING, 1.0
 
     def __init__(self, model: keras.Model) -> None:
         super().__init__(model)
@@ -55,14 +54,27 @@ class KerasReplica(KerasOutputs):
         normalized = [x for x in layers if isinstance(x, keras.layers.SpectralNormalization)]
         # Weights that a layer divides by their norm as it computes; see `_settle`.
         self._normalized = {id(layer.kernel) for layer in normalized}
-        self.changes_parameters = bool(normalized)
         # State that ranks without samples must not change
         common = {id(v) for layer in self._collective for v in layer.non_trainable_weights}
         common |= {id(layer.vector_u) for layer in normalized}
         self._own_state = [v for v in self._state if id(v) not in common]
         self._steps = 0
-        self.own = NOTHING
         self.trained = {}
+        self.traits = replace(
+            self.traits,
+            library="keras",
+            saves_optimizer=True,
+            uses_team=True,
+            fixed_batch=own_batch_size(model),
+            changes_parameters=bool(normalized),
+            computes_in_float16=any(layer.compute_dtype == "float16" for layer in layers),
+            compiles=True,
+            counts_training=True,
+            scales_loss=True,
+            keeps_apart=True,
+            tries_out=True,
+        )
+        self.traits = replace(self.traits, refuses_xla=self.why_no_xla())
 
     def use_team(self, team) -> None:
         for layer in self._collective:
@@ -71,7 +83,7 @@ class KerasReplica(KerasOutputs):
             self._functions.clear()  # a graph keeps its team
         self._team = team
 
-    def own_optimizer(self, given: Any = None) -> Brought | None:
+    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         from tutorial_dl.replica.keras_optimizers import brought
 
         return brought(self.model, self.model.optimizer if given is None else given)
@@ -177,11 +189,6 @@ class KerasReplica(KerasOutputs):
         given = packed(*keras.tree.map_structure(tf.constant, batch))
         own_step.loss_and_gradients(self.model, given, self._loss_scale, inference=True)
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Keras's metrics over all samples of `batches`, and "samples"; all 0 without samples."""
-        sums = KerasReplica.measure(self, batches)
-        return {**KerasReplica.metrics_of(self, sums), "samples": int(sums["samples"])}
-
     def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
         """The numbers of Keras's metrics, as sums over the samples; see `Replica`."""
         samples = 0
@@ -210,9 +217,10 @@ class KerasReplica(KerasOutputs):
     def _samples(self, batch: Batch) -> int:
         """The number of samples; ValueError if the model insists on another one."""
         samples = len(keras.tree.flatten(batch[0])[0])
-        if self.fixed_batch not in (None, samples) and samples:
+        fixed = self.traits.fixed_batch
+        if fixed not in (None, samples) and samples:
             raise ValueError(
-                f"model '{self.model.name}' keeps states, so its batches have {self.fixed_batch} "
+                f"model '{self.model.name}' keeps states, so its batches have {fixed} "
                 f"samples each, got {samples}"
             )
         return samples

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from numba_kernels.shared.window import aligned
-from tutorial_dl.replica.base import Replica, TrainedBy, lay_out, length, written
+from tutorial_dl.replica.base import Replica, TrainedBy, Traits, lay_out, length, written
 from tutorial_dl.tensorflow_chatter import chatter_hidden, quiet
 
 with quiet():
@@ -61,9 +61,6 @@ class QuietGraph:
 class KerasVariables(Replica):
     """The vectors, state and random state of a KerasReplica; it computes nothing."""
 
-    saved_as = (".keras", ".h5")
-    saves_optimizer = True
-
     def __init__(self, model: keras.Model) -> None:
         check_model(model)
         self.model = model
@@ -81,7 +78,9 @@ class KerasVariables(Replica):
             v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")
         ]
         self._constraints = [(s, v) for s, v in self._pairs() if v.constraint is not None]
-        self.constrained = bool(self._constraints)
+        self.traits = Traits(
+            saved_as=(".keras", ".h5"), constrained=bool(self._constraints), checks_gradient=True
+        )
         self._offsets = np.array([s.offset for s in self.segments])
         self._sizes = np.array([s.size for s in self.segments])
         parameters, gradient = (aligned(length(self.segments), self.dtype) for _ in range(2))

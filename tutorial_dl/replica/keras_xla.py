@@ -28,34 +28,37 @@ class KerasXla(KerasSteps):
         super().__init__(model)
         self._expected: dict[str, list[np.ndarray]] = {}  # outcomes of graphs, while measuring
 
-    @property
-    def refuses_xla(self) -> str:
+    def why_no_xla(self) -> str:
         """Why the model can't be compiled by XLA; "" if it may be tried."""
         if self.model.run_eagerly:
             return "it was compiled with run_eagerly=True"
-        if self._collective or self._shares_losses:
+        if self._collective:
             return "its ranks communicate while they compute a gradient"
         if self._own_step:
             return "its class has a train_step of its own"
-        if self.changes_parameters:
+        if self.traits.changes_parameters:
             return "its SpectralNormalization changes weights while it computes"
-        return "it keeps states between batches" if self.fixed_batch else ""
+        return "it keeps states between batches" if self.traits.fixed_batch else ""
 
     @property
-    def compiles(self) -> bool:
+    def may_compile(self) -> bool:
         """Whether the Trainer may choose XLA.
 
         Not with embeddings: a row that they do not have is an error in a graph, and XLA would take
         the last one. `jit_compile=True` in the user's `compile` is a choice, too.
         """
         embeds = any(isinstance(x, keras.layers.Embedding) for x in self.model._flatten_layers())
-        return not (self.refuses_xla or self.model.jit_compile is True or embeds)
+        return not (self._refused or self.model.jit_compile is True or embeds)
+
+    @property
+    def _refused(self) -> bool:
+        return bool(self.traits.refuses_xla or self._calls_python)
 
     @property
     def compiled(self) -> dict[str, str]:
         if self.model.run_eagerly:
             return dict.fromkeys(STEPS, "eager")
-        by_xla = {} if self.refuses_xla else self._by_xla
+        by_xla = {} if self._refused else self._by_xla
         return {what: "xla" if step in by_xla else "graph" for what, step in STEPS.items()}
 
     def compile_by(self, what: str, how: str, samples: int) -> None:

@@ -115,22 +115,26 @@ class LayeredReplica(Vectors):
         self.chain.backward_weights(saved, kept, self.weights_gradient)
         return loss / len(x), len(x)
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """{"loss", "accuracy" (for "cross_entropy"), "samples"} over all samples of `batches`.
+    def measure(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """Sums {"loss", "accuracy" (for "cross_entropy"), "samples"}.
 
         With several positions per sample, the accuracy is the share of positions.
         """
-        loss, right, each, samples = 0.0, 0, 1, 0
-        for x, y in map(plain, batches):
-            if len(x):
-                z = self.chain.forward(self.inputs(x), self.weights, At())[0]
-                more, hits, _ = loss_of(self.loss, z, y)
-                loss, right, samples = loss + more, right + hits, samples + len(x)
-                each = np.size(y) // len(x)
-        metrics = {"loss": loss / max(samples, 1), "samples": samples}
-        if self.loss == "cross_entropy":
-            metrics["accuracy"] = right / max(samples * each, 1)
-        return metrics
+        return self.measure_outputs(
+            (y, self.chain.forward(self.inputs(x), self.weights, At())[0])
+            for x, y in map(plain, batches)
+            if len(x)
+        )
+
+    def measure_outputs(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
+        """The sums over batches of targets y with the last layer's outputs z."""
+        loss, right, samples = 0.0, 0.0, 0
+        for y, z in pairs:
+            more, hits, _ = loss_of(self.loss, z, y)
+            loss, samples = loss + more, samples + len(z)
+            right += hits * len(z) / max(np.size(y), 1)
+        sums = {"loss": loss, "samples": samples}
+        return sums | ({"accuracy": right} if self.loss == "cross_entropy" else {})
 
 
 def flat_layers(layers: Iterable[Layer]) -> list[Layer]:

@@ -26,10 +26,10 @@ def check_way(way: str, replica) -> None:
     """Raise ValueError unless this model can be computed that way."""
     if way not in WAYS:
         raise ValueError(f"unknown compile {way!r}; choose one of {', '.join(WAYS)}")
-    if way == "xla" and replica.refuses_xla:
-        raise ValueError(f"compile='xla' does not fit this model: {replica.refuses_xla}")
-    if way == "graph" and replica.compiled and "eager" in replica.compiled.values():
-        raise ValueError(f"compile='graph' does not fit this model: {replica.refuses_xla}")
+    if way == "xla" and replica.traits.refuses_xla:
+        raise ValueError(f"compile='xla' does not fit this model: {replica.traits.refuses_xla}")
+    if way == "graph" and replica.traits.compiles and "eager" in replica.compiled.values():
+        raise ValueError(f"compile='graph' does not fit this model: {replica.traits.refuses_xla}")
 
 
 def choose(run, loop, epochs: int, tell: bool) -> None:
@@ -41,7 +41,7 @@ def choose(run, loop, epochs: int, tell: bool) -> None:
     if run.lost_ranks:
         return
     for player in run.players:
-        if player.replica.compiled is None:
+        if not player.replica.traits.compiles:
             continue
         for what, samples, count in _steps(run, loop, epochs):
             way = run.compile if run.compile != "auto" else run.compiled.get((player.name, what))
@@ -56,7 +56,7 @@ def choose(run, loop, epochs: int, tell: bool) -> None:
 def _fastest(run, player, what: str, samples: int, count: int | None, tell: bool) -> str | None:
     """ "graph" or "xla"; None: the run is too short to find out."""
     replica, team = player.replica, run.team
-    if not _all(team, bool(replica.compiles and count and count >= CALLS)):
+    if not _all(team, bool(replica.may_compile and count and count >= CALLS)):
         return None
     batch = _batch(run, player, what, samples)
     once = _slowest(team, replica.seconds_by(what, "graph", batch, once=True))

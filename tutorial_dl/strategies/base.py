@@ -196,7 +196,7 @@ class OneModel(Strategy):
 
     def constrained(self, done: tuple[float, int]) -> tuple[float, int]:
         """After an update: keep the weights within the model's constraints; returns `done`."""
-        if self.replica.constrained:
+        if self.replica.traits.constrained:
             self.replica.constrain(self.replica.parameters)
         return done
 

@@ -18,7 +18,7 @@ from math import isfinite, log2
 
 import numpy as np
 
-from ..replica.base import Batch, Replica
+from ..replica.base import Batch, Replica, gradient_is_finite
 
 FIRST, GROWTH_STEPS = 2.0**15, 2000  # as Keras has them
 LEAST = 2.0**-14  # below this scale, an infinite gradient has another cause
@@ -56,7 +56,7 @@ class LossScale:
         """Compute the replica's gradient; return (loss, samples, whether all is finite)."""
         replica.loss_scale = self.scale
         loss, samples = replica.compute_gradient(batch, **options)
-        finite = isfinite(loss) and replica.gradient_is_finite
+        finite = isfinite(loss) and gradient_is_finite(replica)
         if not finite and not self.dynamic:
             raise FloatingPointError(f"the gradient is not finite at a loss scale of {self.scale}")
         return loss, samples, finite
@@ -88,15 +88,15 @@ def loss_scale_of(given, replica: Replica) -> LossScale | None:
     raises ValueError.
     """
     if isinstance(given, str) and given == "auto":
-        given = "dynamic" if replica.computes_in_float16 else None
+        given = "dynamic" if replica.traits.computes_in_float16 else None
     if given is None:
         return None
-    if replica.loss_scale is None and replica.holding and replica.holding.stage:
+    if not replica.traits.scales_loss and replica.holding and replica.holding.stage:
         raise ValueError(
             f"loss scale {given!r}: shard 2 and 3 compute in the precision of the weights, which "
             "needs none; use shard 1 with half precision"
         )
-    if replica.loss_scale is None:
+    if not replica.traits.scales_loss:
         raise ValueError(f"loss scale {given!r}: only Keras models support a loss scale")
     if isinstance(given, LossScale):
         return given

@@ -12,7 +12,7 @@ from ..strategies.base import Strategy
 
 
 class Choice(NamedTuple):
-    """`note` is a line for the user, or empty; the rest is as in Replica's `Brought`."""
+    """`note` is a line for the user, or empty; the rest is as in Replica's `CompiledOptimizer`."""
 
     optimizer: Optimizer
     schedule: Callable[[int], float] | None = None

@@ -137,7 +137,7 @@ def context_parallel(config: RunConfig, grid, replica):
     """The replica of this rank's part of sequences. Collective."""
     from ..replica.layered import LayeredReplica
 
-    if type(replica).__name__ == "KerasReplica":  # without importing TensorFlow
+    if replica.traits.library == "keras":
         from ..model_parallel.keras_context_replica import KerasContextReplica as kind
     elif isinstance(replica, LayeredReplica):
         from ..model_parallel import ContextReplica as kind
@@ -153,7 +153,7 @@ def tensor_parallel(config: RunConfig, grid, replica):
     """This rank's part of a model whose layers are cut. Collective."""
     from ..replica.layered import LayeredReplica
 
-    if type(replica).__name__ == "KerasReplica":  # without importing TensorFlow
+    if replica.traits.library == "keras":
         from ..model_parallel.keras_tensor_replica import KerasTensorReplica as kind
     elif isinstance(replica, LayeredReplica):
         from ..model_parallel import LayeredTensorReplica as kind

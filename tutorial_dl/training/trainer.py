@@ -17,7 +17,7 @@ from ..data import Batches, Dataset, Stream, dataset_of
 from ..data.streams import is_stream
 from ..data.weights import by_class
 from ..replica.accumulating import Accumulating
-from ..replica.base import check_ending
+from ..replica.base import check_ending, try_out
 from ..runtime.callback import callbacks_of
 from ..runtime.compilation import check_way
 from ..runtime.compilation import choose as choose_way
@@ -193,15 +193,16 @@ class Trainer:
         shared = accumulate != 1 or (team.size > 1 and strategy.shares_batches)
         by_team = accumulate == 1 and not (isinstance(strategy, Rule) and strategy.synchronous)
         alone = accumulate == 1 and loop is InStepLoop and strategy.updates_a_step == 1
-        if replica.changes_parameters and not (alone and not strategy.one_copy):
+        if replica.traits.changes_parameters and not (alone and not strategy.one_copy):
             raise ValueError(
                 "a model with SpectralNormalization, which changes weights as it computes, needs "
                 "strategy 'synchronous' or 'serial', without accumulate and one_copy"
             )
-        replica.try_out(dataset.train.take(slice(0, replica.fixed_batch or TRIED)), shared, by_team)
-        if replica.fixed_batch is not None:
-            check_fixed_batch(replica.fixed_batch, dataset, batch_size, shared or team.size > 1)
-            validation_batch_size = replica.fixed_batch
+        fixed_batch = replica.traits.fixed_batch
+        try_out(replica, dataset.train.take(slice(0, fixed_batch or TRIED)), shared, by_team)
+        if fixed_batch is not None:
+            check_fixed_batch(fixed_batch, dataset, batch_size, shared or team.size > 1)
+            validation_batch_size = fixed_batch
         rank, ranks = loop.shard(strategy.sharers)
         if isinstance(dataset.train, Stream):
             batches = StreamBatches(dataset.train, team, seed, shuffle)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tutorial_dl.replica import Replica
+from tutorial_dl.replica import Replica, Traits
 from tutorial_dl.strategies.loss_scale import LEAST, LossScale, loss_scale_of
 
 # The pass that joins gradients
@@ -93,7 +93,7 @@ def test_endless_overflow_is_an_error():
 
 
 class Scalable(Replica):
-    loss_scale, computes_in_float16 = 1.0, True
+    loss_scale, traits = 1.0, Traits(computes_in_float16=True, scales_loss=True)
 
 
 @pytest.mark.parametrize(
