@@ -5,7 +5,7 @@ from lazily import Lazily
 
 from tutorial_dl import data
 
-IMPORTED = "tutorial_dl.replica.keras_tensorflow"
+IMPORTED = "tutorial_dl.replica.keras.replica"
 keras, layers, tf = (Lazily(IMPORTED, name) for name in ("keras", "keras.layers", "tf"))
 RANDOM = np.random.default_rng(11)
 IMAGES = RANDOM.standard_normal((13, 6, 6, 1)).astype(np.float32)

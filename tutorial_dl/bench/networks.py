@@ -26,7 +26,7 @@ from numba_kernels.team.team import Team
 from tutorial_dl import replica, strategies
 from tutorial_dl.bench import NETWORKS, Network
 from tutorial_dl.replica.consistency import check_same_weights
-from tutorial_dl.replica.keras_tensorflow import keras, tf
+from tutorial_dl.replica.keras.graphs import keras, tf
 from tutorial_dl.runtime.compilation import faster
 
 BATCHES = 16  # different batches, in turn

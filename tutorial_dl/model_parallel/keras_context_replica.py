@@ -20,9 +20,9 @@ from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.keras_context import Divided
 from tutorial_dl.model_parallel.sequences import Sequences
 from tutorial_dl.replica.base import Batch, CompiledOptimizer, TrainedBy
-from tutorial_dl.replica.keras_metrics import NEAR, is_empty, unchanged
-from tutorial_dl.replica.keras_steps import keras, tf
-from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.replica.keras.graphs import keras, tf
+from tutorial_dl.replica.keras.metrics import NEAR, is_empty, unchanged
+from tutorial_dl.replica.keras.replica import KerasReplica
 
 
 class OnParts(KerasReplica):
@@ -33,9 +33,9 @@ class OnParts(KerasReplica):
     """
 
     sequences: Sequences | None = None  # None: this rank has whole sequences
-    _calls_python = True  # in graphs
+    calls_python = True
 
-    def why_no_xla(self) -> str:
+    def _why_no_xla(self) -> str:
         return "its ranks communicate while they compute a gradient"
 
     def divided(self, model: Any) -> Any:
@@ -50,9 +50,9 @@ class OnParts(KerasReplica):
     def use_team(self, team: Any) -> None:
         super().use_team(self.grid.data)
 
-    def _arrays(self, batch: Batch) -> Batch:
+    def arrays(self, batch: Batch) -> Batch:
         """Whole inputs, and this rank's part of targets and of weights of positions."""
-        x, y, w = super()._arrays(batch)
+        x, y, w = super().arrays(batch)
         if self.sequences is None:
             return x, y, w
         for a in keras.tree.flatten(y):
@@ -67,7 +67,7 @@ class OnParts(KerasReplica):
 
     def part(self, batch: Batch) -> Batch:
         """Whole inputs, of which the model takes its part, and this rank's part of targets."""
-        return self._arrays(batch)[:2]
+        return self.arrays(batch)[:2]
 
     def part_of_inputs(self, x: Any) -> Any:
         """The same inputs: the model takes its part of them."""
@@ -77,13 +77,13 @@ class OnParts(KerasReplica):
         """Raise ValueError if loss or metrics are none of positions, or targets have none."""
         if self.sequences is None:
             return
-        if not self._metrics.compiled_of_keras:
+        if not self.metrics.compiled_of_keras:
             raise ValueError(
                 f"model '{self.whole.model.name}': context parallelism takes metrics of Keras's "
                 "own, whose sums over positions are known; call model.evaluate after training"
             )
-        self._arrays(batch)  # refuses targets without positions
-        self._check_loss(super()._arrays(batch)[1])
+        self.arrays(batch)  # refuses targets without positions
+        self._check_loss(super().arrays(batch)[1])
 
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
         self.check_part(batch)
@@ -147,7 +147,8 @@ class KerasContextReplica(OnParts):
         self.grid = grid
         super().__init__(self.divided(self.whole.model))
         # Generators of layers that are replaced come in another order; variables, in this one.
-        self._state, self._seeds = self.whole._state, self.whole._seeds
+        self.state_variables = self.whole.state_variables
+        self.seed_variables = self.whole.seed_variables
         self.holding = grid.holding(self.segments, self.parameters.size)
         self.whole.parameters = self.whole.gradient = np.zeros(0, self.dtype)  # it is not used
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from tutorial_dl.model_parallel.keras_stages import KerasParts
 from tutorial_dl.replica.base import Batch
-from tutorial_dl.replica.collective_layers import CollectiveLayer
-from tutorial_dl.replica.keras_steps import keras
-from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.replica.keras.collective_layers import CollectiveLayer
+from tutorial_dl.replica.keras.graphs import keras
+from tutorial_dl.replica.keras.outputs import Outputs
+from tutorial_dl.replica.keras.replica import KerasReplica
 from tutorial_dl.replica.layers import At
 
 
@@ -26,6 +27,7 @@ class KerasHead:
 
     def __init__(self, parts: KerasParts) -> None:
         self.inner, self.model = parts.replica, parts.model
+        self.by_outputs = Outputs(self.inner)
         given = [id(t) for t in parts.crossing(len(parts.nodes))]
         self.places = [given.index(id(t)) for t in parts.graph.outputs]
 
@@ -50,11 +52,11 @@ class KerasHead:
         return [y[i] for i in self.places]
 
     def outputs(self, y: list) -> Any:
-        return self.inner.structured([np.asarray(a) for a in self.in_order(y)])
+        return self.by_outputs.structured([np.asarray(a) for a in self.in_order(y)])
 
     def loss(self, y: list, batch: Batch) -> tuple[float, list[np.ndarray]]:
         """Mean loss, and its gradient by what the last layers give."""
-        loss, gradients = self.inner.loss_of_outputs(self.in_order(y), batch)
+        loss, gradients = self.by_outputs.loss_of_outputs(self.in_order(y), batch)
         found = [np.zeros_like(a) for a in y]
         for i, gradient in zip(self.places, gradients, strict=True):
             found[i] = found[i] + gradient
@@ -62,7 +64,7 @@ class KerasHead:
 
     def measure(self, pairs: Iterable[tuple[Batch, list]]) -> dict[str, Any]:
         """As `Replica.measure`, for batches with what the last layers give."""
-        return self.inner.measure_outputs((batch, self.in_order(y)) for batch, y in pairs)
+        return self.by_outputs.measure_outputs((batch, self.in_order(y)) for batch, y in pairs)
 
     def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
         return self.inner.metrics_of(sums)
@@ -90,7 +92,7 @@ def check(inner: KerasReplica, stage: int) -> None:
             f"shard {stage} can't compute {name}: it has its own {own[0]}, which may need the "
             "whole model; use shard 1"
         )
-    if inner.has_numbers_of_its_own:
+    if inner.metrics.beyond_compile_of_keras:
         raise ValueError(
             f"shard {stage} can't compute {name}: it has losses or metrics of your own, which are "
             "tried out on the whole model; use Keras's own, or shard 1"

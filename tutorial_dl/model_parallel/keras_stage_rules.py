@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tutorial_dl.replica.keras_losses import why_masked
-from tutorial_dl.replica.keras_own_step import has_own_step
-from tutorial_dl.replica.keras_steps import keras
-from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.replica.keras.graphs import keras
+from tutorial_dl.replica.keras.losses import why_masked
+from tutorial_dl.replica.keras.own_step import has_own_step
+from tutorial_dl.replica.keras.replica import KerasReplica
 
 
 def accuracy(model: Any) -> bool:

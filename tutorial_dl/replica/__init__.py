@@ -9,17 +9,10 @@ base.py, contract.py     what a replica is, and must keep; vectors.py: base of c
 holding.py               what a rank holds of a model, and which ranks hold the same
 layers.py, layered.py    chains of numpy layers; transformer.py: a small GPT of them;
 sampling.py              text from it
-keras_tensorflow.py      Keras models; keras_variables.py, joining.py: their weights and gradients
-keras_steps.py           what TensorFlow computes; keras_own_step.py: a train_step of one's own
-keras_optimizers.py      the optimizer that a model was compiled with; keras_saving.py: in its file
-keras_xla.py             compiled by XLA, or as a graph
-keras_losses.py          masked losses over ranks; keras_misfits.py: why a batch does not fit
-keras_metrics.py         metrics as sums over samples; keras_training_metrics.py: while training
-keras_outputs.py         loss and metrics from outputs, for layers that are computed elsewhere
-tensorflow_graph.py      collectives inside TensorFlow's graph; collective_layers.py: with them
+keras/                   Keras models; joining.py: their gradients in one vector
+proxy.py                 a Replica around another object; accumulating.py: micro-batches
 gan.py                   two players; one_dimensional_gan.py in numpy, keras_gan.py,
                          keras_spectral.py: layers for discriminators
-accumulating.py          micro-batches
 consistency.py           what is equal on all ranks; random_state.py: what differs
 """
 
@@ -40,7 +33,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "curve": ["CurveReplica"],
         "dense": ["DenseReplica", "SoftmaxReplica"],
         "holding": ["Holding"],
-        "keras_tensorflow": ["KerasReplica"],
+        "keras.replica": ["KerasReplica"],
         "layered": ["LayeredReplica"],
         "transformer": ["TransformerReplica"],
     },
@@ -49,7 +42,7 @@ __all__ += ["Batch", "Replica", "Segment", "Traits", "of"]
 
 
 # Who makes the Replica of a library's model, as "module:name"; by the top package of its class
-FACTORIES = {"keras": "tutorial_dl.replica.keras_tensorflow:KerasReplica"}
+FACTORIES = {"keras": "tutorial_dl.replica.keras.replica:KerasReplica"}
 
 
 def of(model: Any) -> Replica:

@@ -25,7 +25,6 @@ from tutorial_dl.data.dataset import Batch, each_array
 
 if TYPE_CHECKING:
     from numba_kernels.optimizers import Optimizer
-    from tutorial_dl.replica.holding import Holding
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ class Replica:
     segments: tuple[Segment, ...]
     state: np.ndarray = np.zeros(0, np.float32)
     random: np.ndarray | None = None
-    holding: Holding | None = None
+    holding: Any = None  # a Holding
     traits: Traits = Traits()
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:

@@ -4,7 +4,7 @@
     discriminator   model([x, y]) or model(x) -> scores (s, 1) that are real numbers, or a dict with
                     "score" and further outputs, each with an auxiliary loss
 
-The weights of each lie in its own two flat vectors (keras_variables.py). A graph computes the loss
+The weights of each lie in its own two flat vectors (keras/weights.py). A graph computes the loss
 of one player and its gradient by that player's weights; gan.py has the losses. The discriminator
 learns its auxiliary outputs from the data; the generator is to make samples for which they are
 right (as the auxiliary classifier of Odena et al., arXiv 1610.09585).
@@ -20,7 +20,8 @@ import numpy as np
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.gan import Game, Round, Rules, Side
 from tutorial_dl.replica.joining import join
-from tutorial_dl.replica.keras_variables import KerasVariables, QuietGraph, address_of, keras, tf
+from tutorial_dl.replica.keras.graphs import QuietGraph, keras, tf
+from tutorial_dl.replica.keras.weights import KerasWeights, address_of
 
 ops = keras.ops
 
@@ -44,7 +45,7 @@ AUXILIARY: dict[str, Callable] = {"class": of_class, "energy": of_energy, "sum":
 
 
 def compile_unused(model: keras.Model) -> None:
-    """Compile with a loss that is never used, in the model's precision; KerasVariables asks."""
+    """Compile with a loss that is never used, in the model's precision; KerasWeights asks."""
     before = keras.config.floatx()
     keras.config.set_floatx(str(model.trainable_weights[0].dtype))
     try:
@@ -53,15 +54,15 @@ def compile_unused(model: keras.Model) -> None:
         keras.config.set_floatx(before)
 
 
-class KerasSide(KerasVariables, Side):
+class KerasSide(KerasWeights, Side):
     """One player: a Keras model."""
 
     def __init__(self, model: keras.Model, game: KerasGan, losses: Callable) -> None:
         if not model.compiled:
             compile_unused(model)
         super().__init__(model)
-        self.game, self.last, self._losses, self._steps = game, {}, losses, 0
-        if self._state:
+        self.game, self.last, self._losses = game, {}, losses
+        if self.state_variables:
             raise ValueError(
                 f"model '{model.name}': a GAN's models must not have moving statistics or other "
                 "weights that are not trained, such as those of BatchNormalization; use "
@@ -76,10 +77,9 @@ class KerasSide(KerasVariables, Side):
             loss = sum(self._losses(*arrays).values())
         # (Without a connection, there are zeros: a layer that only auxiliary outputs need.)
         zero = tf.UnconnectedGradients.ZERO
-        sources = [v.value for v in self._variables]
+        sources = [v.value for v in self.variables]
         gradients = tape.gradient(loss, sources, unconnected_gradients=zero)
-        weights = [v.value.read_value() for v in self._variables]
-        return [loss, *map(tf.convert_to_tensor, gradients), *weights]
+        return [loss, *map(tf.convert_to_tensor, gradients)]
 
     def _named(self, *arrays: Any) -> dict:
         return self._losses(*arrays)
@@ -89,18 +89,13 @@ class KerasSide(KerasVariables, Side):
         if len(one) == 0:
             self.gradient[:], self.gradient_is_finite = 0, True
             return 0.0, 0
-        loss, *rest = self._gradient_graph(*self.game.tensors(one))
-        gradients, weights = rest[: len(self.segments)], rest[len(self.segments) :]
-        self._steps += 1
-        i = self._steps % len(weights)
-        self._check_alias(i, weights[i])
+        loss, *gradients = self._gradient_graph(*self.game.tensors(one))
+        self._check_one()
         addresses = np.array([address_of(g) for g in gradients])
         self.gradient_is_finite = join(
-            self.gradient, self._offsets, addresses, self._sizes, 1.0, (0, 0)
+            self.gradient, self.offsets, addresses, self.sizes, 1.0, (0, 0)
         )
         return float(loss), len(one)
-
-    gradient_is_finite = True
 
     def losses(self, one: Round) -> dict[str, float]:
         found = {k: float(v) for k, v in self._loss_graph(*self.game.tensors(one)).items()}

@@ -110,7 +110,7 @@ def test_sizes_of_batches_do_not_retrace():
 @pytest.mark.thorough
 def test_recurrent_networks_have_graphs_of_a_few_sizes():
     """The first sizes have a graph each, all others share one; gradients are the same."""
-    from tutorial_dl.replica.keras_steps import SIZES
+    from tutorial_dl.replica.keras.graphs import SIZES
 
     model = keras.Sequential(
         [keras.Input((5, 3)), layers.Masking(), layers.LSTM(4), layers.Dense(2)]
@@ -122,7 +122,7 @@ def test_recurrent_networks_have_graphs_of_a_few_sizes():
     for samples in (9, 1, 2, 3, 4, 5, 6, 9):
         loss, _ = r.compute_gradient((x[:samples], y[:samples]))
         found.append((loss, r.gradient.copy()))
-    gradients = [key for key in r._functions if key[1][0] == "_gradient_step"]
+    gradients = [key for key in r.graphs.functions if key[1][0] == "gradient"]
     assert len(gradients) == SIZES + 1 and sum(samples is None for samples, _ in gradients) == 1
     np.testing.assert_array_equal(found[0][1], found[-1][1])
     single = [  # sample by sample, through the graph for one sample

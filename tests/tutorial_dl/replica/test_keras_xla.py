@@ -76,7 +76,7 @@ def test_the_numbers_of_a_graph(build):
         found.append([losses, *gradients, r.state, *r.evaluate([batch]).values()])
         metrics = r.metrics_of(r.trained)
         found[-1] += [metrics[name] for name in metrics if name != "loss"]
-        graphs = [str(graph.graph.as_graph_def()) for graph, *_ in r._functions.values()]
+        graphs = [str(graph.graph.as_graph_def()) for graph, *_ in r.graphs.functions.values()]
         by_xla = sum("_XlaMustCompile" in graph for graph in graphs)
         assert by_xla == (2 if way == "xla" else 0)  # not for 7 samples
     for expected, other in zip(*found, strict=True):

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tutorial_dl.data.dataset import Batch, Data
-from tutorial_dl.replica.keras_metrics import packed
+from tutorial_dl.replica.keras.metrics import packed
 from tutorial_dl.tensorflow_chatter import quiet
 
 with quiet():
@@ -166,7 +166,7 @@ def check(model: keras.Model, parameters: np.ndarray, batch: Batch, shared: bool
     """Raise ValueError if gradients of parts of a batch do not add up to the whole batch's.
 
     Layers are in inference mode meanwhile: masks of dropout would differ between whole and parts.
-    The caller restores what else the step changes (`keras_metrics.unchanged`).
+    The caller restores what else the step changes (`metrics.unchanged`).
 
     Args:
         parameters: The memory of the model's trainable weights, which is restored.

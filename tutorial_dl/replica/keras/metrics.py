@@ -40,16 +40,21 @@ def packed(x: Any, y: Any, weights: Any) -> Any:
 @contextmanager
 def unchanged(model: keras.Model) -> Iterator[None]:
     """Afterwards, weights that are not trained and random states are as before, metrics at zero."""
-    # The states of recurrent layers are in no list of variables.
-    states = [getattr(layer, "states", None) for layer in model._flatten_layers()]
-    states = [v for v in keras.tree.flatten(states) if isinstance(v, keras.Variable)]
-    before = [(v, v.numpy()) for v in [*model.non_trainable_variables, *states]]
+    before = [(v, v.numpy()) for v in states_of(model)]
     try:
         yield
     finally:
         model.reset_metrics()
         for variable, value in before:
             variable.assign(value)
+
+
+def states_of(model: keras.Model) -> list:
+    """The variables that a step may assign, beside those of metrics."""
+    # The states of recurrent layers are in no list of variables.
+    states = [getattr(layer, "states", None) for layer in model._flatten_layers()]
+    states = [v for v in keras.tree.flatten(states) if isinstance(v, keras.Variable)]
+    return [*model.non_trainable_variables, *states]
 
 
 def is_empty(part: Any) -> bool:
@@ -323,11 +328,21 @@ def _adds_up(whole: np.ndarray, first: np.ndarray, second: np.ndarray) -> bool:
     return bool(np.allclose(first + second, whole, rtol=NEAR, atol=NEAR))
 
 
+def is_ours_or_keras(thing: Any) -> bool:
+    """Whether no code of the user's is in a layer or a loss."""
+    function = getattr(thing, "function", None)  # of a Lambda
+    return _is_of(thing, ("keras", "tutorial_dl")) and _is_of(function, ("keras", "tutorial_dl"))
+
+
 def _of_keras(thing: Any) -> bool:
     """Whether a name, a function, or an object and the function that it wraps, are Keras's own."""
+    return _is_of(thing, ("keras",))
+
+
+def _is_of(thing: Any, packages: tuple[str, ...]) -> bool:
     if thing is None or isinstance(thing, str):
         return True
     function = getattr(thing, "_fn", getattr(thing, "fn", None))
     parts = [thing] if hasattr(thing, "__qualname__") else [type(thing)]
     parts += [] if function is None else [function]
-    return all(str(getattr(part, "__module__", "")).split(".")[0] == "keras" for part in parts)
+    return all(str(getattr(part, "__module__", "")).split(".")[0] in packages for part in parts)

@@ -1,4 +1,4 @@
-"""`KerasOutputs`: loss and metrics of a Keras model from outputs that were computed elsewhere.
+"""`Outputs`: loss and metrics of a Keras model from outputs that were computed elsewhere.
 
 Where ranks divide a model's weights (model_parallel/sharded.py), TensorFlow never computes the
 whole model at once; what follows on its outputs is the same.
@@ -12,25 +12,20 @@ from typing import Any
 import numpy as np
 
 from tutorial_dl.replica.base import Batch
-from tutorial_dl.replica.keras_metrics import as_fit, is_empty
-from tutorial_dl.replica.keras_misfits import wrong_label
-from tutorial_dl.replica.keras_steps import NO_NUMBERS
-from tutorial_dl.replica.keras_variables import as_graph, keras, tf
-from tutorial_dl.replica.keras_xla import KerasXla
+from tutorial_dl.replica.keras.graphs import as_graph, keras, tf
+from tutorial_dl.replica.keras.metrics import as_fit
+from tutorial_dl.replica.keras.replica import KerasReplica
+from tutorial_dl.replica.keras.shape_errors import wrong_label
+from tutorial_dl.replica.keras.step import NO_NUMBERS
 
 
-class KerasOutputs(KerasXla):
+class Outputs:
     """What a KerasReplica does with outputs z, flat lists in the order of the model's outputs."""
 
-    def __init__(self, model: keras.Model) -> None:
-        super().__init__(model)
+    def __init__(self, replica: KerasReplica) -> None:
+        self.replica, self.model = replica, replica.model
         self._graph_of_loss = as_graph(self._loss_by_outputs, reduce_retracing=True)
         self._graph_of_test = as_graph(self._tested_outputs, reduce_retracing=True)
-
-    @property
-    def has_numbers_of_its_own(self) -> bool:
-        """Whether losses or metrics are others than Keras's own that `compile` was given."""
-        return self._metrics.beyond_compile_of_keras
 
     def structured(self, z: list) -> Any:
         """The outputs in the model's own structure."""
@@ -42,12 +37,14 @@ class KerasOutputs(KerasXla):
         """(Mean loss, its gradients by z); counts the batch in `trained`."""
         targets = self._ready(batch)
         try:
-            found = self._graph_of_loss([tf.constant(a) for a in z], *targets, self._counts)
+            found = self._graph_of_loss(
+                [tf.constant(a) for a in z], *targets, self.replica.step.counts
+            )
         except tf.errors.OpError as error:
-            raise wrong_label(self.model, self._arrays(batch)[1]) or error from None
+            raise wrong_label(self.model, self.replica.arrays(batch)[1]) or error from None
         loss, numbers, gradients = found
         if len(numbers):
-            self._training.add(numbers, len(z[0]))
+            self.replica.training.add(numbers, len(z[0]))
         return float(loss), [np.asarray(tf.convert_to_tensor(g)) for g in gradients]
 
     def measure_outputs(self, pairs: Iterable[tuple[Batch, list]]) -> dict[str, Any]:
@@ -56,44 +53,19 @@ class KerasOutputs(KerasXla):
         for batch, z in pairs:
             targets = self._ready(batch)
             if samples == 0:
-                self._metrics.reset()
+                self.replica.metrics.reset()
             try:
                 self._graph_of_test([tf.constant(a) for a in z], *targets)
             except tf.errors.OpError as error:
-                raise wrong_label(self.model, self._arrays(batch)[1]) or error from None
-            self._metrics.weigh(len(z[0]))
+                raise wrong_label(self.model, self.replica.arrays(batch)[1]) or error from None
+            self.replica.metrics.weigh(len(z[0]))
             samples += len(z[0])
-        return {"samples": samples, **(self._metrics.sums if samples else {})}
-
-    def check_batch(self, batch: Batch, shared: bool) -> None:
-        """Raise ValueError if the model can't train on batches like this one.
-
-        Targets must be labels that the loss takes. If batches are `shared` by ranks, their losses
-        must be means over samples, and no layer may wait for ranks of tf.distribute.
-        """
-        for layer in self.model._flatten_layers() if shared else ():
-            if getattr(layer, "synchronized", False) and layer not in self._collective:
-                raise ValueError(
-                    f"layer '{layer.name}' has synchronized=True, which only tf.distribute heeds: "
-                    "convert the model with tutorial_dl.layers.convert(model)"
-                )
-        arrays = self._arrays(batch)
-        if wrong := wrong_label(self.model, arrays[1]):
-            raise wrong
-        weighted = any(
-            getattr(loss, "reduction", "") == "mean_with_sample_weight"
-            for loss in keras.tree.flatten(self.model.loss)
-        )
-        if weighted and shared and not is_empty(arrays[2]):
-            raise ValueError(
-                f"model '{self.model.name}': a loss with reduction 'mean_with_sample_weight' and "
-                "weights of samples is no mean over samples; use 'sum_over_batch_size'"
-            )
+        return {"samples": samples, **(self.replica.metrics.sums if samples else {})}
 
     def _ready(self, batch: Batch) -> tuple[Any, Any]:
         """Targets and weights of samples as tensors; builds metrics and losses before."""
-        arrays = self._arrays(batch)
-        self._build(arrays)  # what it computes is of no use, as weights may not be there
+        arrays = self.replica.arrays(batch)
+        self.replica.build(arrays)  # what it computes is of no use, as weights may not be there
         if self.model.losses:
             raise ValueError(
                 f"model '{self.model.name}' adds losses (add_loss), which need the whole model: "
@@ -104,14 +76,14 @@ class KerasOutputs(KerasXla):
     def _loss_by_outputs(self, z: list, y: Any, w: Any, counts: bool) -> tuple[Any, Any, list]:
         _, y, w = as_fit((), y, w)
         if counts:
-            self._training.reset()
+            self.replica.training.reset()
         with tf.GradientTape() as tape:
             tape.watch(z)
             outputs = self.structured(z)
             loss = self.model.compute_loss(
                 x=None, y=y, y_pred=outputs, sample_weight=w, training=True
             )
-        numbers = self._training.of_batch(None, y, outputs, w) if counts else NO_NUMBERS
+        numbers = self.replica.training.of_batch(None, y, outputs, w) if counts else NO_NUMBERS
         zero = tf.UnconnectedGradients.ZERO
         return loss, numbers, tape.gradient(loss, z, unconnected_gradients=zero)
 

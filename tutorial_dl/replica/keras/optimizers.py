@@ -41,7 +41,7 @@ KERNELS = {
 OTHERS = ("amsgrad", "clipnorm", "clipvalue", "use_ema", "gradient_accumulation_steps")
 
 
-def brought(model: keras.Model, theirs: Any) -> CompiledOptimizer | None:
+def compiled_optimizer(model: keras.Model, theirs: Any) -> CompiledOptimizer | None:
     """The Keras optimizer `theirs`, which is to train `model`; None if it is no optimizer."""
     if isinstance(theirs, keras.optimizers.LossScaleOptimizer):
         theirs = theirs.inner_optimizer  # loss scaling is the strategy's (loss_scale.py)

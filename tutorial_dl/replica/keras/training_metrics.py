@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.replica.keras_metrics import REST, KerasMetrics
+from tutorial_dl.replica.keras.metrics import REST, KerasMetrics
 from tutorial_dl.tensorflow_chatter import quiet
 
 with quiet():
