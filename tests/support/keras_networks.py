@@ -107,7 +107,8 @@ def plain_gradient(model, batch):
     x, y = keras.tree.map_structure(tf.constant, batch[0]), batch[1]
     with tf.GradientTape() as tape:
         loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
-    gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    weights = [v.value for v in model.trainable_variables]
+    gradients = tape.gradient(loss, weights, unconnected_gradients="zero")
     return float(loss), [tf.convert_to_tensor(g).numpy() for g in gradients]
 
 

@@ -53,7 +53,7 @@ def rows_of(team: Team, name: str, network: Network, seconds: float, bandwidth: 
     mine = build(network)
     model = replica.of(mine)
     way, *_ = faster(team, model, "gradient", next(batches))
-    model.compile_by("gradient", way, network.samples)
+    model.compilation.choose("gradient", way, network.samples)
     ours.attach(model, Adam())
     n = mine.count_params()
     nothing = dict.fromkeys(PLAIN, lambda batch: None)  # for the other ranks

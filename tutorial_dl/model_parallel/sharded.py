@@ -38,7 +38,6 @@ from tutorial_dl.data.dataset import Data, each_array, share
 from tutorial_dl.data.elements import samples_of
 from tutorial_dl.model_parallel.shards import Shards, check_divisible
 from tutorial_dl.model_parallel.stages import LayeredParts, Parts
-from tutorial_dl.replica.accumulating import check_times
 from tutorial_dl.replica.base import (
     Batch,
     CompiledOptimizer,
@@ -52,6 +51,7 @@ from tutorial_dl.replica.base import (
 )
 from tutorial_dl.replica.layered import LayeredReplica, loss_of
 from tutorial_dl.replica.layers import At
+from tutorial_dl.replica.proxy import check_times
 
 GROUPS = 16  # a group has at most 1/16 of the weights, or one layer
 
@@ -324,10 +324,7 @@ class Head:
         return loss / len(g), [g * g.dtype.type(1 / len(g))]
 
     def outputs(self, y: list) -> Any:
-        if self.inner.loss != "cross_entropy":
-            return y[0]
-        z = np.exp(y[0] - y[0].max(axis=-1, keepdims=True))
-        return z / z.sum(axis=-1, keepdims=True)
+        return self.inner.predicted(y[0].copy())
 
     def measure(self, pairs: Iterable[tuple[Batch, list]]) -> dict[str, Any]:
         """As `Replica.measure`, for batches with the model's outputs."""

@@ -10,7 +10,7 @@ holding.py               what a rank holds of a model, and which ranks hold the 
 layers.py, layered.py    chains of numpy layers; transformer.py: a small GPT of them;
 sampling.py              text from it
 keras/                   Keras models; joining.py: their gradients in one vector
-proxy.py                 a Replica around another object; accumulating.py: micro-batches
+proxy.py                 a Replica around another object; and in micro-batches
 gan.py                   two players; one_dimensional_gan.py in numpy, keras_gan.py,
                          keras_spectral.py: layers for discriminators
 consistency.py           what is equal on all ranks; random_state.py: what differs

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tutorial_dl.data.dataset import Batch, each_array
+from tutorial_dl.data.dataset import Batch
 
 if TYPE_CHECKING:
     from numba_kernels.optimizers import Optimizer
@@ -109,12 +109,11 @@ class Traits:
         changes_parameters: `compute_gradient` changes `parameters` (SpectralNormalization does), so
             all ranks that share them must compute each batch together. (`check` does not fit it.)
         measures_together: `measure` is collective: all ranks must be given every batch, also with
-            their share of it empty; and it has `predictions(inputs, one)`, see `predictions`.
+            their share of it empty; and it has `predictions` (runtime/evaluation.py).
         computes_in_float16: `loss_scale="auto"` means "dynamic".
         refuses_xla: Why XLA can't compile it; "" if it may be tried.
 
-        compiles: There is a choice how it computes: it has `compiled`, `may_compile`, `compile_by`
-            and `seconds_by` (keras/xla.py).
+        compiles: There is a choice how it computes: it has `compilation` (keras/xla.py).
         counts_training: It has `trained`, sums as of `measure` over the samples of
             `compute_gradient` since {} was assigned; None: it counts none. Loops assign it at the
             beginning of an epoch.
@@ -282,17 +281,6 @@ def _only_evaluates(kind: type) -> bool:
     return "measure" not in vars(own)
 
 
-def predictions(replica: Replica, inputs: Iterable[Any], one: Any) -> list[Any]:
-    """`predict` of each of `inputs`; of none, a list with outputs of length 0.
-
-    `one` has the inputs of one sample. Every rank calls it, each with any number of inputs.
-    """
-    if replica.traits.measures_together:
-        return replica.predictions(inputs, one)
-    parts = [replica.predict(x) for x in inputs]
-    return parts or [each_array(lambda a: a[:0], replica.predict(one))]
-
-
 def try_out(replica: Replica, batch: Batch, shared: bool, by_team: bool = True) -> None:
     """Before training, with a few samples: raise ValueError if it would not be exact."""
     if replica.traits.tries_out:
@@ -301,7 +289,7 @@ def try_out(replica: Replica, batch: Batch, shared: bool, by_team: bool = True) 
 
 def compiled(replica: Replica) -> dict[str, str] | None:
     """How it computes its "gradient" and its "evaluation"; None if there is no choice."""
-    return replica.compiled if replica.traits.compiles else None
+    return replica.compilation.chosen if replica.traits.compiles else None
 
 
 def trained_sums(replica: Replica) -> dict[str, Any] | None:

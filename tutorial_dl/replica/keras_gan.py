@@ -19,9 +19,8 @@ import numpy as np
 
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.gan import Game, Round, Rules, Side
-from tutorial_dl.replica.joining import join
-from tutorial_dl.replica.keras.graphs import QuietGraph, keras, tf
-from tutorial_dl.replica.keras.weights import KerasWeights, address_of
+from tutorial_dl.replica.keras.graphs import Graphs, keras, tf
+from tutorial_dl.replica.keras.weights import KerasWeights
 
 ops = keras.ops
 
@@ -69,8 +68,7 @@ class KerasSide(KerasWeights, Side):
                 "LayerNormalization, or SpectralDense and SpectralConv2D of "
                 "tutorial_dl.replica.keras_spectral"
             )
-        self._gradient_graph = QuietGraph(self._gradients, game.own_losses)
-        self._loss_graph = QuietGraph(self._named, game.own_losses)
+        self._graphs = Graphs(model, game.own_losses)
 
     def _gradients(self, *arrays: Any) -> list:
         with tf.GradientTape() as tape:
@@ -81,24 +79,23 @@ class KerasSide(KerasWeights, Side):
         gradients = tape.gradient(loss, sources, unconnected_gradients=zero)
         return [loss, *map(tf.convert_to_tensor, gradients)]
 
-    def _named(self, *arrays: Any) -> dict:
-        return self._losses(*arrays)
+    def _named(self, *arrays: Any) -> list:
+        found = self._losses(*arrays)
+        self._names = list(found)
+        return list(found.values())
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
         one = batch[0]
         if len(one) == 0:
             self.gradient[:], self.gradient_is_finite = 0, True
             return 0.0, 0
-        loss, *gradients = self._gradient_graph(*self.game.tensors(one))
-        self._check_one()
-        addresses = np.array([address_of(g) for g in gradients])
-        self.gradient_is_finite = join(
-            self.gradient, self.offsets, addresses, self.sizes, 1.0, (0, 0)
-        )
+        loss, *gradients = self._graphs.run(self._gradients, self.game.arrays(one))
+        self._join(gradients)
         return float(loss), len(one)
 
     def losses(self, one: Round) -> dict[str, float]:
-        found = {k: float(v) for k, v in self._loss_graph(*self.game.tensors(one)).items()}
+        values = map(float, self._graphs.run(self._named, self.game.arrays(one)))
+        found = dict(zip(self._names, values, strict=True))
         return {"loss": sum(found.values())} | {k: v for k, v in found.items() if k != "game"}
 
 
@@ -128,6 +125,7 @@ class KerasGan(Game):
         self.models = generator, discriminator
         self._auxiliary, self.own_losses = AUXILIARY | (losses or {}), bool(losses)
         self._check()
+        self._graphs = Graphs(generator)
         self.noise = int(generator.inputs[0].shape[-1])
         self.conditional = len(generator.inputs) == 2
         self._judge_conditional = len(discriminator.inputs) == 2
@@ -168,13 +166,13 @@ class KerasGan(Game):
 
     # Samples
 
-    def tensors(self, one: Round) -> list:
-        """The arrays of a Round as TensorFlow takes them: x, y, noise, uniforms."""
+    def arrays(self, one: Round) -> list[np.ndarray]:
+        """The arrays of a Round as the models take them: x, y, noise, uniforms."""
         dtype = self.generator.dtype
         x = np.asarray(one.x, dtype)
         y = np.asarray(one.y) if len(one.y) else np.zeros(len(one), np.int64)
         y = y.astype(dtype) if y.dtype.kind == "f" else y.astype(np.int64)
-        return [tf.constant(a) for a in (x, y, one.noise, one.uniforms)]
+        return [x, y, one.noise, one.uniforms]
 
     def make(self, noise: Any, y: Any) -> Any:
         """Samples as tensors."""
@@ -188,13 +186,11 @@ class KerasGan(Game):
 
     def generate(self, noise: np.ndarray, y: Any = ()) -> np.ndarray:
         one = Round(np.zeros((len(noise), 1)), y, noise, np.zeros((len(noise), 1)))
-        _, y, noise, _ = self.tensors(one)
-        return np.asarray(self._generate(noise, y))
+        _, y, noise, _ = self.arrays(one)
+        return np.asarray(self._graphs.run(self._made, [noise, y])[0])
 
-    def _generate(self, noise: Any, y: Any) -> Any:
-        if not hasattr(self, "_graph"):
-            self._graph = QuietGraph(self.make)
-        return self._graph(noise, y)
+    def _made(self, noise: Any, y: Any) -> list:
+        return [self.make(noise, y)]
 
     # Losses, means over samples, by name
 

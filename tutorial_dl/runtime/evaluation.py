@@ -1,7 +1,7 @@
 """Metrics and predictions, with each rank computing its share of the samples."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 
 import numpy as np
@@ -11,7 +11,7 @@ from numba_kernels.team.bytes import broadcast_text
 from ..data import Batches, Data, Stream, shard
 from ..data.dataset import each_array, of_arrays
 from ..data.elements import samples_of
-from ..replica.base import Batch, Replica, measure, metrics_of, predictions
+from ..replica.base import Batch, Replica, measure, metrics_of
 from .handing_out import StreamBatches
 
 
@@ -104,6 +104,18 @@ def predict(team, replica: Replica, inputs, batch_size: int):
     with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
         parts = predictions(replica, (x for x, *_ in batches), data.take(slice(0, 1))[0])
     return _join(team, parts)
+
+
+def predictions(replica: Replica, inputs: Iterable, one) -> list:
+    """The outputs for each of `inputs`; of none, a list with outputs of length 0.
+
+    `one` has the inputs of one sample. Every rank calls it, each with any number of inputs.
+    """
+    if replica.traits.measures_together:
+        return replica.predictions(inputs, one)
+    return [replica.predict(x) for x in inputs] or [
+        each_array(lambda a: a[:0], replica.predict(one))
+    ]
 
 
 def _predict_stream(team, replica: Replica, stream: Stream):

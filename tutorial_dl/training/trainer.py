@@ -16,8 +16,8 @@ from .. import strategies
 from ..data import Batches, Dataset, Stream, dataset_of
 from ..data.streams import is_stream
 from ..data.weights import by_class
-from ..replica.accumulating import Accumulating
 from ..replica.base import check_ending, try_out
+from ..replica.proxy import Accumulating
 from ..runtime.callback import callbacks_of
 from ..runtime.compilation import check_way
 from ..runtime.compilation import choose as choose_way
@@ -96,7 +96,7 @@ class Trainer:
             yes, except with the schedule of a compiled optimizer, as Keras doesn't.
         accumulate: Number of micro-batches in which each rank computes its share of a batch, one
             after the other: takes less memory, and changes nothing else
-            (replica/accumulating.py).
+            (replica/proxy.py).
         clip_norm: Largest norm of the gradient of the whole batch; longer gradients are scaled down
             to it. None: no clipping.
         callbacks: See `callbacks`; called in this order, on all ranks. Most of Keras's callbacks

@@ -65,9 +65,9 @@ def test_the_numbers_of_a_graph(build):
     for way in ("graph", "xla"):
         r, batch = made(build)
         r.trained = {}
-        r.compile_by("gradient", way, 13)
-        r.compile_by("evaluation", way, 13)
-        assert r.compiled == {"gradient": way, "evaluation": way}
+        r.compilation.choose("gradient", way, 13)
+        r.compilation.choose("evaluation", way, 13)
+        assert r.compilation.chosen == {"gradient": way, "evaluation": way}
         losses, gradients = [], []
         for n in (13, 13, 7):
             losses.append(r.compute_gradient(part(batch, n))[0])
@@ -87,9 +87,11 @@ def test_the_numbers_of_a_graph(build):
 @pytest.mark.thorough
 def test_measuring_leaves_no_trace():
     (first, batch), (second, _) = made(dropping), made(dropping)
-    times = [second.seconds_by(w, h, batch) for w in ("gradient", "evaluation") for h in WAYS]
+    times = [
+        second.compilation.seconds(w, h, batch) for w in ("gradient", "evaluation") for h in WAYS
+    ]
     assert min(times) > 0
-    assert second.compiled == {"gradient": "graph", "evaluation": "graph"}
+    assert second.compilation.chosen == {"gradient": "graph", "evaluation": "graph"}
     assert second.compute_gradient(batch) == first.compute_gradient(batch)
     np.testing.assert_array_equal(second.gradient, first.gradient)
     np.testing.assert_array_equal(second.random, first.random)
@@ -113,8 +115,8 @@ def test_what_xla_can_not_compile_stays_a_graph(capfd):
         inputs = keras.Input((36,))
         r = replica.of(compiled(inputs, layers.Dense(3, "softmax")(kind()(inputs))))
         batch = FLAT, LABELS
-        assert r.may_compile and r.seconds_by("gradient", "graph", batch) > 0
-        assert r.seconds_by("gradient", "xla", batch) is None
+        assert r.compilation.may_choose and r.compilation.seconds("gradient", "graph", batch) > 0
+        assert r.compilation.seconds("gradient", "xla", batch) is None
         assert r.compute_gradient(batch)[1] == 13
     assert not capfd.readouterr().err
 
@@ -143,11 +145,14 @@ def test_models_whose_errors_xla_would_hide_are_not_compiled_by_choice():
     x = layers.GlobalAveragePooling1D()(layers.Embedding(20, 4)(inputs))
     model = compiled(inputs, layers.Dense(3, "softmax")(x))
     r = replica.of(model)
-    assert not r.may_compile
+    assert not r.compilation.may_choose
     check_way("xla", r)  # but where a user asks for it
     model.compile(loss="mse", run_eagerly=True)
     eager = replica.of(model)
-    assert eager.compiled == {"gradient": "eager", "evaluation": "eager"} and not eager.may_compile
+    assert (
+        eager.compilation.chosen == {"gradient": "eager", "evaluation": "eager"}
+        and not eager.compilation.may_choose
+    )
     with pytest.raises(ValueError, match=r"does not fit this model: .*run_eagerly"):
         check_way("xla", eager)
 
@@ -155,7 +160,7 @@ def test_models_whose_errors_xla_would_hide_are_not_compiled_by_choice():
 def test_measuring_would_change_a_model_with_spectral_normalisation():
     inputs = keras.Input((36,))
     normalised = layers.SpectralNormalization(layers.Dense(3, "softmax"))(inputs)
-    assert not replica.of(compiled(inputs, normalised)).may_compile
+    assert not replica.of(compiled(inputs, normalised)).compilation.may_choose
 
 
 def test_numpy_models_have_no_choice():

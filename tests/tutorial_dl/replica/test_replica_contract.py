@@ -13,6 +13,12 @@ from tutorial_dl.replica.contract import ContractError
 LINE = np.linspace(-1, 1, 9), np.linspace(-1, 1, 9) ** 2 + 0.5
 
 
+def test_a_new_replica_knows_fifteen_names():
+    names = {name for name in vars(Replica) if not name.startswith("_")}
+    names |= Replica.__annotations__.keys()
+    assert len(names - {"evaluate"}) == 15  # which follows from `measure`
+
+
 def test_objects_that_only_have_the_methods_keep_it(tmp_path):
     inner = CurveReplica(2, dtype="float64")
     numbered = np.stack([LINE[0], np.arange(9)], axis=1)

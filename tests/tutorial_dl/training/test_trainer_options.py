@@ -98,7 +98,7 @@ def moved():
     from numba_kernels.shared.window import aligned
     from tutorial_dl import data
     from tutorial_dl.replica import SoftmaxReplica
-    from tutorial_dl.replica.accumulating import Accumulating
+    from tutorial_dl.replica.proxy import Accumulating
 
     batch = data.digits().train.take(slice(0, 50))
     plain, inner = SoftmaxReplica(64, 10), SoftmaxReplica(64, 10)

@@ -27,31 +27,11 @@ def as_graph(function: Callable, autograph: bool = False, **options: Any) -> Cal
     return tf.function(function, autograph=autograph, **options)
 
 
-class QuietGraph:
-    """A function as a graph, whose first run for each shape of its arguments has no chatter.
-
-    TensorFlow optimises a graph when it first runs, and says on stderr what it could not do. It
-    traces one graph for any number of samples, the length of each argument's first dimension.
-    """
-
-    def __init__(self, function: Callable, autograph: bool = False) -> None:
-        self._function, self._autograph, self._graph = function, autograph, None
-        self._ran: set = set()
-
-    def __call__(self, *tensors: Any) -> Any:
-        if self._graph is None:
-            specs = [tf.TensorSpec((None, *t.shape[1:]), t.dtype) for t in tensors]
-            self._graph = as_graph(self._function, self._autograph, input_signature=specs)
-        shapes = tuple(tuple(t.shape) for t in tensors)
-        if shapes in self._ran:
-            return self._graph(*tensors)
-        self._ran.add(shapes)
-        with chatter_hidden():
-            return self._graph(*tensors)
-
-
 class Graphs:
-    """Steps as graphs: functions step(x, y, w, *more) of a batch and of further tensors.
+    """Steps as graphs: functions of a batch and of further tensors; they return lists of tensors.
+
+    TensorFlow optimises a graph when it first runs, and says on stderr what it could not do; the
+    first run has no such chatter.
 
     A graph is traced once for each structure of batches. With a recurrent layer, it has a fixed
     number of samples, which makes its loop over time 1.4 times faster (LSTM, 338 steps, batch 100:
@@ -64,7 +44,7 @@ class Graphs:
         checked: Called with each concrete function that was traced.
     """
 
-    def __init__(self, model: keras.Model, autograph: bool) -> None:
+    def __init__(self, model: keras.Model, autograph: bool = False) -> None:
         layers = model._flatten_layers()
         self.recurrent = any(isinstance(x, keras.layers.RNN) for x in layers)
         self.autograph = autograph

@@ -1,18 +1,6 @@
 """`KerasReplica`: a compiled Keras model as a Replica, computed by TensorFlow on our memory.
 
-    weights.py             weights in two flat vectors, states and seeds
-    step.py, graphs.py     gradients, losses and metrics of a batch; as graphs of TensorFlow
-    xla.py                 compiled by XLA, where that is faster
-    metrics.py, training_metrics.py    sums over samples, of evaluation and while training
-    losses.py              losses with masks, over ranks
-    own_step.py            a train_step of the user's
-    optimizers.py, saving.py           the optimizer that the model was compiled with; in its file
-
-Gradients need one copy: TensorFlow puts each layer's into memory of its own, from where it is
-copied to its place in the flat `gradient`. (Joining them inside TensorFlow first would take two
-copies.) For 670,000 parameters the copy takes 0.2 to 0.5 ms, compared with 1.3 ms for the gradient
-itself; so the part that only this rank reads may stay where it is (`compute_gradient(batch,
-apart)`).
+The parts that it is made of: `keras/__init__.py`.
 """
 
 from __future__ import annotations
@@ -24,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from tutorial_dl.replica.base import Batch, CompiledOptimizer
-from tutorial_dl.replica.joining import join
-from tutorial_dl.replica.keras import own_step, xla
+from tutorial_dl.replica.keras import own_step
 from tutorial_dl.replica.keras.collective_layers import CollectiveLayer, cause
 from tutorial_dl.replica.keras.graphs import Graphs, keras, tf, zeros_like
 from tutorial_dl.replica.keras.losses import masked, may_mask
 from tutorial_dl.replica.keras.metrics import KerasMetrics, is_empty, packed, unchanged
 from tutorial_dl.replica.keras.shape_errors import shape_error, wrong_label
 from tutorial_dl.replica.keras.step import NeedsVariables, Step
-from tutorial_dl.replica.keras.training_metrics import TrainingMetrics
-from tutorial_dl.replica.keras.weights import KerasWeights, address_of
+from tutorial_dl.replica.keras.sums import MetricSums
+from tutorial_dl.replica.keras.weights import KerasWeights
+from tutorial_dl.replica.keras.xla import Compilation
 
 NOTHING = np.zeros((3, 0), np.int64)
 
@@ -61,7 +49,7 @@ class KerasReplica(KerasWeights):
         super().__init__(model)
         layers = model._flatten_layers()
         self.metrics = KerasMetrics(model)
-        self.training = TrainingMetrics(self.metrics)
+        self.training, self.testing = MetricSums(self.metrics), MetricSums(self.metrics)
         self.graphs = Graphs(model, autograph=own_step.has_own_step(model))
         self.step = Step(model, self.variables, self.graphs, self.training)
         self._collective = [x for x in layers if isinstance(x, CollectiveLayer)]
@@ -80,9 +68,7 @@ class KerasReplica(KerasWeights):
         self.trained = {}
         refuses = self._why_no_xla()
         draws = bool(self.seed_variables)
-        self.compilation = xla.Compilation(
-            self.step, self.metrics, self.run, refuses, draws, self.dtype
-        )
+        self.compilation = Compilation(self.step, self.run, refuses, draws, self.dtype)
         self.traits = replace(
             self.traits,
             library="keras",
@@ -100,7 +86,15 @@ class KerasReplica(KerasWeights):
         )
 
     def _why_no_xla(self) -> str:
-        return xla.why_no_xla(self.model, self.step.own, self._collective, bool(self._normalized))
+        """Why the model can't be compiled by XLA; "" if it may be tried."""
+        reasons = {
+            "it was compiled with run_eagerly=True": self.model.run_eagerly,
+            "its ranks communicate while they compute a gradient": self._collective,
+            "its class has a train_step of its own": self.step.own,
+            "its SpectralNormalization changes weights while it computes": self._normalized,
+            "it keeps states between batches": own_batch_size(self.model),
+        }
+        return next((words for words, holds in reasons.items() if holds), "")
 
     def use_team(self, team: Any) -> None:
         for layer in self._collective:
@@ -212,12 +206,11 @@ class KerasReplica(KerasWeights):
         if len(numbers):
             self.training.add(numbers, samples)
         self._settle()
-        addresses = np.array([address_of(g) for g in gradients])
-        parts, factor = (self.offsets, addresses, self.sizes), 1 / self.loss_scale
+        factor = 1 / self.loss_scale
+        addresses = self._join(gradients, factor, apart or (0, 0))
         if apart is not None:
             self._kept = gradients  # or TensorFlow would reuse their memory too early
             self.own, self.own_factor = np.array([self.offsets, self.sizes, addresses]), factor
-        self.gradient_is_finite = join(self.gradient, *parts, factor, apart or (0, 0))
         return float(loss), samples
 
     def _take_part(self, batch: Batch) -> None:
@@ -233,15 +226,11 @@ class KerasReplica(KerasWeights):
             variable.assign(value)
 
     def _settle(self) -> None:
-        """After a step: variables must lie in `parameters`.
-
-        SpectralNormalization assigns its weights, so they are copied to where they were.
-        """
+        """After a step: SpectralNormalization assigns weights; copy them to where they were."""
         for i, variable in enumerate(self.variables if self._normalized else ()):
             if id(variable) in self._normalized:
                 self.segments[i].of(self.parameters)[...] = variable.numpy()
                 self._alias(i)
-        self._check_one()
 
     @property
     def loss_scale(self) -> float:
@@ -250,17 +239,6 @@ class KerasReplica(KerasWeights):
     @loss_scale.setter
     def loss_scale(self, value: float) -> None:
         self._scale, self._loss_scale = float(value), tf.constant(value, self.dtype)
-
-    # How steps are computed; see Traits.compiles
-
-    compiled = property(lambda self: self.compilation.chosen)
-    may_compile = property(lambda self: self.compilation.may_choose)
-
-    def compile_by(self, what: str, how: str, samples: int) -> None:
-        self.compilation.choose(what, how, samples)
-
-    def seconds_by(self, what: str, how: str, batch: Batch, once: bool = False) -> float | None:
-        return self.compilation.seconds(what, how, batch, once)
 
     # Metrics
 
@@ -284,17 +262,17 @@ class KerasReplica(KerasWeights):
             here = self._samples(batch)
             if samples == 0:
                 self.build(self.arrays(batch))  # even with 0 samples, to know the metrics
-                self.metrics.reset()
+                self.testing.sums = {}
             if here:
-                counted = self.run(self.step.test, batch)
-                self.metrics.weigh(here, [float(number) for number in counted])
+                numbers, *counted = self.run(self.step.test, batch)
+                self.testing.add(numbers, here, [float(number) for number in counted])
             samples += here
-        return {"samples": samples, **(self.metrics.sums if samples else {})}
+        return self.testing.sums if samples else {"samples": 0}
 
     def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
         if sums["samples"]:
             return self.metrics.result(sums)
-        return dict.fromkeys(self.metrics.names() if self._built else ["loss"], 0.0)
+        return dict.fromkeys(self.model.get_metrics_result() if self._built else ["loss"], 0.0)
 
     def predict(self, x: Any) -> Any:
         """The model's outputs for inputs `x` as numpy arrays, with all layers in inference mode."""
@@ -307,7 +285,8 @@ class KerasReplica(KerasWeights):
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
         self.check_batch(batch, shared)
         own = self.step.own
-        if not self._may_mask and not own and self.metrics.all_of_keras:
+        all_of_keras = self.metrics.losses_of_keras and not self.metrics.beyond_compile_of_keras
+        if not self._may_mask and not own and all_of_keras:
             return
         arrays = self.arrays(batch)
         self.build(arrays)

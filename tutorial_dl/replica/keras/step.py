@@ -25,13 +25,13 @@ from tutorial_dl.replica.keras.collective_layers import without_samples
 from tutorial_dl.replica.keras.graphs import Graphs, keras, tf
 from tutorial_dl.replica.keras.losses import losses_by, over_ranks
 from tutorial_dl.replica.keras.metrics import as_fit, is_ours_or_keras, packed, states_of
-from tutorial_dl.replica.keras.training_metrics import TrainingMetrics
+from tutorial_dl.replica.keras.sums import MetricSums
 
 NO_NUMBERS = np.zeros(0)
 
 
 class NeedsVariables(Exception):
-    """A weight has no gradient if weights are tensors, as with `keras.RematScope`."""
+    """A weight has no gradient as a tensor: perhaps a layer (TFSMLayer) uses its variable."""
 
 
 class Step:
@@ -50,7 +50,7 @@ class Step:
     """
 
     def __init__(
-        self, model: keras.Model, variables: list, graphs: Graphs, training: TrainingMetrics
+        self, model: keras.Model, variables: list, graphs: Graphs, training: MetricSums
     ) -> None:
         self.model, self.variables = model, variables
         self.graphs, self.training = graphs, training
@@ -81,7 +81,7 @@ class Step:
             return self.gradient(*arguments)
 
     def test(self, x: Any, y: Any, w: Any) -> list[tf.Tensor]:
-        """[V of each loss, or -1; see losses.py]; the rest is in the metrics' variables"""
+        """[numbers of the metrics, V of each loss, or -1; see losses.py]"""
         return self.graphs.compiled(self._test)(x, y, w)
 
     def _gradient(self, x: Any, y: Any, w: Any, loss_scale: Any, *weights: Any) -> list[tf.Tensor]:
@@ -90,8 +90,7 @@ class Step:
             loss, gradients = own_step.loss_and_gradients(self.model, batch, loss_scale)
             numbers = self.training.held() if self.counts else NO_NUMBERS
         else:
-            of = self._by_tensors if weights else self._by_variables
-            loss, numbers, gradients = of(*as_fit(x, y, w), loss_scale, *weights)
+            loss, numbers, gradients = self._by_tape(*as_fit(x, y, w), loss_scale, weights)
         gradients = [
             # Embeddings have tf.IndexedSlices as gradients; convert_to_tensor makes them dense.
             tf.zeros_like(v.value) if g is None else tf.convert_to_tensor(g)
@@ -99,32 +98,26 @@ class Step:
         ]
         return [loss, numbers, *gradients]
 
-    def _by_tensors(self, x: Any, y: Any, w: Any, loss_scale: Any, *weights: Any) -> tuple:
+    def _by_tape(self, x: Any, y: Any, w: Any, loss_scale: Any, weights: tuple) -> tuple:
+        """Loss, numbers of metrics and gradients, as Keras's own train_step computes them."""
         if self.counts:
             self.training.reset()
-        pairs = list(zip(self.variables, weights, strict=True))
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
+        pairs = zip(self.variables, weights, strict=True) if weights else ()
+        scope = keras.StatelessScope(pairs, collect_losses=True) if weights else nullcontext()
+        with tf.GradientTape(watch_accessed_variables=not weights) as tape:
             tape.watch(weights)
-            with keras.StatelessScope(pairs, collect_losses=True) as scope:
+            with scope:
                 loss, outputs = self._loss(x, y, w)
             scaled = loss * loss_scale
-        gradients = tape.gradient(scaled, list(weights))
-        if any(g is None for g in gradients):
-            raise NeedsVariables
-        for variable in [*states_of(self.model), *self.model.metrics_variables]:
-            if (value := scope.get_current_value(variable)) is not None:
-                variable.assign(value)
-        return loss, self._numbers(x, y, w, outputs), gradients
-
-    def _by_variables(self, x: Any, y: Any, w: Any, loss_scale: Any) -> tuple:
-        """What Keras's own train_step computes."""
-        if self.counts:
-            self.training.reset()
-        with tf.GradientTape() as tape:
-            loss, outputs = self._loss(x, y, w)
-            scaled = loss * loss_scale
-        numbers = self._numbers(x, y, w, outputs)
-        return loss, numbers, tape.gradient(scaled, [v.value for v in self.variables])
+        gradients = tape.gradient(scaled, list(weights) or [v.value for v in self.variables])
+        if weights:
+            if any(g is None for g in gradients):
+                raise NeedsVariables
+            for variable in [*states_of(self.model), *self.model.metrics_variables]:
+                if (value := scope.get_current_value(variable)) is not None:
+                    variable.assign(value)
+        numbers = self.training.of_batch(x, y, outputs, w) if self.counts else NO_NUMBERS
+        return loss, numbers, gradients
 
     def _loss(self, x: Any, y: Any, w: Any) -> tuple[tf.Tensor, Any]:
         model, team = self.model, self.shares_losses
@@ -134,9 +127,6 @@ class Step:
                 x=x, y=y, y_pred=outputs, sample_weight=w, training=True
             ), outputs
 
-    def _numbers(self, x: Any, y: Any, w: Any, outputs: Any) -> Any:
-        return self.training.of_batch(x, y, outputs, w) if self.counts else NO_NUMBERS
-
     def _test(self, x: Any, y: Any, w: Any) -> list[tf.Tensor]:
         found = []
 
@@ -144,6 +134,7 @@ class Step:
             found.append(tf.constant(-1, tf.float64) if counted is None else counted)
             return loss
 
+        self.model.reset_metrics()
         with losses_by(self.model, seen):
             self.model.test_step(packed(x, y, w))
-        return found
+        return [self.training.held(), *found]

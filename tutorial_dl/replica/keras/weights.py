@@ -20,6 +20,7 @@ import numpy as np
 
 from numba_kernels.shared.window import aligned
 from tutorial_dl.replica.base import Replica, TrainedBy, Traits, lay_out, length, written
+from tutorial_dl.replica.joining import join
 from tutorial_dl.replica.keras.graphs import keras, tf
 from tutorial_dl.tensorflow_chatter import quiet
 
@@ -124,6 +125,20 @@ class KerasWeights(Replica):
     def random(self, values: np.ndarray) -> None:
         for variable, of_it in zip(self.seed_variables, np.reshape(values, (-1, 2)), strict=True):
             variable.assign(of_it.astype(variable.dtype))
+
+    def _join(self, gradients: list, factor: float = 1.0, apart: tuple = (0, 0)) -> np.ndarray:
+        """Copy the arrays' gradients, times `factor`, into the flat one; returns their addresses.
+
+        Gradients need one copy: TensorFlow puts each array's into memory of its own. (Joining them
+        inside TensorFlow first would take two copies.) For 670,000 parameters the copy takes 0.2 to
+        0.5 ms, compared with 1.3 ms for the gradient itself; so the part that only this rank reads,
+        `apart`, may stay where it is.
+        """
+        self._check_one()
+        addresses = np.array([address_of(g) for g in gradients])
+        parts = self.offsets, addresses, self.sizes
+        self.gradient_is_finite = join(self.gradient, *parts, factor, apart)
+        return addresses
 
     @property
     def tensors(self) -> list[tf.Tensor]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.keras.graphs import ANY, keras, tf
-from tutorial_dl.replica.keras.metrics import KerasMetrics, unchanged
+from tutorial_dl.replica.keras.metrics import unchanged
 from tutorial_dl.replica.keras.step import Step
 
 STEPS = {"gradient": "gradient", "evaluation": "test"}  # methods of Step
@@ -25,42 +25,17 @@ ALIKE_IN_HALF = 5e-2
 SECONDS, LEAST, MOST = 0.3, 3, 30  # of measuring one way, and how many calls
 
 
-def why_no_xla(model: keras.Model, own_step: bool, collective: Any, changes: bool) -> str:
-    """Why a model can't be compiled by XLA; "" if it may be tried."""
-    if model.run_eagerly:
-        return "it was compiled with run_eagerly=True"
-    if collective:
-        return "its ranks communicate while they compute a gradient"
-    if own_step:
-        return "its class has a train_step of its own"
-    if changes:
-        return "its SpectralNormalization changes weights while it computes"
-    stateful = any(getattr(layer, "stateful", False) for layer in model._flatten_layers())
-    return "it keeps states between batches" if stateful else ""
-
-
 class Compilation:
     """How TensorFlow computes the steps of a model, and how long that takes.
 
     Args:
-        step: The steps.
-        metrics: What evaluation counts.
         run: Computes one of the steps for a batch (`KerasReplica.run`).
         refuses: Why XLA can't compile them; "" if it may be tried.
         draws: Whether layers draw random numbers.
-        dtype: Of the weights.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        metrics: KerasMetrics,
-        run: Callable,
-        refuses: str,
-        draws: bool,
-        dtype: Any,
-    ) -> None:
-        self.model, self.step, self.metrics, self.dtype = step.model, step, metrics, dtype
+    def __init__(self, step: Step, run: Callable, refuses: str, draws: bool, dtype: Any) -> None:
+        self.model, self.step, self.dtype = step.model, step, dtype
         self._run, self.refuses, self._draws = run, refuses, draws
         self.by_xla = step.graphs.by_xla
         self._expected: dict[str, list[np.ndarray]] = {}  # outcomes of graphs, while measuring
@@ -128,9 +103,8 @@ class Compilation:
 
     def _outcome(self, what: str, found: list[tf.Tensor]) -> list[np.ndarray]:
         """Loss and gradients, or the numbers of all metrics."""
-        if what == "evaluation":
-            return [np.asarray(v.value) for v in self.metrics.variables().values()]
-        return [np.asarray(one) for one in (found[0], *found[2:])]
+        kept = found[:1] if what == "evaluation" else (found[0], *found[2:])
+        return [np.asarray(one) for one in kept]
 
     def _alike(self, expected: list[np.ndarray], found: list[np.ndarray]) -> bool:
         near = ALIKE.get(str(self.dtype), ALIKE_IN_HALF)
