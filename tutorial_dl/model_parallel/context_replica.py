@@ -20,6 +20,7 @@ what data parallelism computes (strategies/synchronous.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,7 @@ class ContextReplica(LayeredReplica):
         layers = layers_of_part(whole.layers, self.sequences)
         super().__init__(layers, whole.loss, dtype=whole.dtype)
         self.parameters[:] = whole.parameters
+        self.traits = replace(self.traits, tries_out=True)
         self.holding = grid.holding(self.segments, self.parameters.size)
         if whole.random is not None:
             self.random = grid.context.broadcast(whole.random.copy())
@@ -180,15 +182,9 @@ class ContextReplica(LayeredReplica):
 
     def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
         """As `Replica.measure`, over all positions, on all ranks that share the sequences."""
-        found = super().evaluate(map(self.part, batches))
-        samples, ranks = found["samples"], self.grid.context.size
-        means = {name: found[name] / ranks for name in found if name != "samples"}
-        found = {name: value * samples for name, value in means.items()}
-        return self.sequences.summed({"samples": samples} | found)
-
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        sums = self.measure(batches)
-        return self.metrics_of(sums) | {"samples": sums["samples"]}
+        sums, ranks = super().measure(map(self.part, batches)), self.grid.context.size
+        found = {n: of / (1 if n == "samples" else ranks) for n, of in sums.items()}
+        return self.sequences.summed(found)
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The outputs at all positions, on all ranks that share the sequences. Collective."""

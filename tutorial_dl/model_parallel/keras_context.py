@@ -23,7 +23,7 @@ from tutorial_dl.model_parallel.keras_graph import graph_of, in_order
 from tutorial_dl.model_parallel.keras_tensor import check_model, compiled_as
 from tutorial_dl.model_parallel.keras_tensor_layers import Heads, PartOfDropout
 from tutorial_dl.model_parallel.sequences import Sequences
-from tutorial_dl.replica.keras_steps import keras
+from tutorial_dl.replica.keras.graphs import keras
 
 # With those of models whose layers are cut, too
 ATTENTIONS = (keras.layers.MultiHeadAttention, Heads)

@@ -1,7 +1,7 @@
 """The Keras layers that a rank computes with if it has a part of each sequence.
 
 `RingHeads` is Keras's MultiHeadAttention with the ring of context.py between its dense layers, as
-an op of TensorFlow's graph that calls the Team (replica/tensorflow_graph.py).
+an op of TensorFlow's graph that calls the Team (replica/keras/collectives.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from numba_kernels.spans import standing_in
 from tutorial_dl.model_parallel.context import RingAttention, Saved
 from tutorial_dl.model_parallel.keras_tensor_layers import Between
 from tutorial_dl.model_parallel.sequences import Sequences
-from tutorial_dl.replica.keras_steps import keras, tf
-from tutorial_dl.replica.tensorflow_graph import in_order
+from tutorial_dl.replica.keras.collectives import in_order
+from tutorial_dl.replica.keras.graphs import keras, tf
 
 
 class TakePart(Between):

@@ -19,10 +19,10 @@ import numpy as np
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.keras_context import Divided
 from tutorial_dl.model_parallel.sequences import Sequences
-from tutorial_dl.replica.base import Batch, Brought, TrainedBy
-from tutorial_dl.replica.keras_metrics import NEAR, is_empty, unchanged
-from tutorial_dl.replica.keras_steps import keras, tf
-from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.replica.base import Batch, CompiledOptimizer, TrainedBy
+from tutorial_dl.replica.keras.graphs import keras, tf
+from tutorial_dl.replica.keras.metrics import NEAR, is_empty, unchanged
+from tutorial_dl.replica.keras.replica import KerasReplica
 
 
 class OnParts(KerasReplica):
@@ -33,8 +33,10 @@ class OnParts(KerasReplica):
     """
 
     sequences: Sequences | None = None  # None: this rank has whole sequences
-    refuses_xla = "its ranks communicate while they compute a gradient"
-    _calls_python = True  # in graphs, to do so
+    calls_python = True
+
+    def _why_no_xla(self) -> str:
+        return "its ranks communicate while they compute a gradient"
 
     def divided(self, model: Any) -> Any:
         """The model of this rank's part of sequences, from that of whole ones. Collective."""
@@ -48,9 +50,9 @@ class OnParts(KerasReplica):
     def use_team(self, team: Any) -> None:
         super().use_team(self.grid.data)
 
-    def _arrays(self, batch: Batch) -> Batch:
+    def arrays(self, batch: Batch) -> Batch:
         """Whole inputs, and this rank's part of targets and of weights of positions."""
-        x, y, w = super()._arrays(batch)
+        x, y, w = super().arrays(batch)
         if self.sequences is None:
             return x, y, w
         for a in keras.tree.flatten(y):
@@ -65,7 +67,7 @@ class OnParts(KerasReplica):
 
     def part(self, batch: Batch) -> Batch:
         """Whole inputs, of which the model takes its part, and this rank's part of targets."""
-        return self._arrays(batch)[:2]
+        return self.arrays(batch)[:2]
 
     def part_of_inputs(self, x: Any) -> Any:
         """The same inputs: the model takes its part of them."""
@@ -75,13 +77,13 @@ class OnParts(KerasReplica):
         """Raise ValueError if loss or metrics are none of positions, or targets have none."""
         if self.sequences is None:
             return
-        if not self._metrics.compiled_of_keras:
+        if not self.metrics.compiled_of_keras:
             raise ValueError(
                 f"model '{self.whole.model.name}': context parallelism takes metrics of Keras's "
                 "own, whose sums over positions are known; call model.evaluate after training"
             )
-        self._arrays(batch)  # refuses targets without positions
-        self._check_loss(super()._arrays(batch)[1])
+        self.arrays(batch)  # refuses targets without positions
+        self._check_loss(super().arrays(batch)[1])
 
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
         self.check_part(batch)
@@ -120,10 +122,6 @@ class OnParts(KerasReplica):
         found = super().measure(batches)
         return found if self.sequences is None else self.sequences.summed(found)
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        sums = self.measure(batches)
-        return {**self.metrics_of(sums), "samples": int(sums["samples"])}
-
     def predict(self, x: Any) -> Any:
         """The outputs at all positions, on all ranks that share the sequences. Collective."""
         found = super().predict(x)
@@ -149,11 +147,12 @@ class KerasContextReplica(OnParts):
         self.grid = grid
         super().__init__(self.divided(self.whole.model))
         # Generators of layers that are replaced come in another order; variables, in this one.
-        self._state, self._seeds = self.whole._state, self.whole._seeds
+        self.state_variables = self.whole.state_variables
+        self.seed_variables = self.whole.seed_variables
         self.holding = grid.holding(self.segments, self.parameters.size)
         self.whole.parameters = self.whole.gradient = np.zeros(0, self.dtype)  # it is not used
 
-    def own_optimizer(self, given: Any = None) -> Brought | None:
+    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         return self.whole.own_optimizer(given)
 
     def save(self, path: Path | str, trained: TrainedBy | None = None) -> None:

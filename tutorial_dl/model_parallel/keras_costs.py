@@ -22,8 +22,8 @@ from tutorial_dl.model_parallel.keras_tensor_layers import (
 )
 from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
 from tutorial_dl.replica.base import Batch
-from tutorial_dl.replica.keras_steps import keras
-from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.replica.keras.graphs import keras
+from tutorial_dl.replica.keras.replica import KerasReplica
 from tutorial_dl.simulate.cuts import LayerCost
 
 

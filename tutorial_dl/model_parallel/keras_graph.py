@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.replica.keras_steps import keras, tf
+from tutorial_dl.replica.keras.graphs import keras, tf
 
 
 def graph_of(model: Any) -> Any:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tutorial_dl.replica.keras_losses import why_masked
-from tutorial_dl.replica.keras_own_step import has_own_step
-from tutorial_dl.replica.keras_steps import keras
-from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.replica.keras.graphs import keras
+from tutorial_dl.replica.keras.losses import why_masked
+from tutorial_dl.replica.keras.own_step import has_own_step
+from tutorial_dl.replica.keras.replica import KerasReplica
 
 
 def accuracy(model: Any) -> bool:
@@ -59,7 +59,7 @@ def check(replica: KerasReplica, what: str = "a pipeline", in_pieces: bool = Tru
         refuse(*words)
     if model.losses:
         refuse(f"model '{model.name}'", "it has regularisers or add_loss; use weight decay")
-    if replica.constrained:
+    if replica.traits.constrained:
         refuse(f"model '{model.name}'", "its weights have constraints")
     if not in_pieces:
         return

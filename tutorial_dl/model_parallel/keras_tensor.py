@@ -28,9 +28,9 @@ from tutorial_dl.model_parallel.keras_tensor_layers import (
     Sums,
 )
 from tutorial_dl.replica.holding import ALL
-from tutorial_dl.replica.keras_losses import why_masked
-from tutorial_dl.replica.keras_own_step import has_own_step
-from tutorial_dl.replica.keras_steps import keras
+from tutorial_dl.replica.keras.graphs import keras
+from tutorial_dl.replica.keras.losses import why_masked
+from tutorial_dl.replica.keras.own_step import has_own_step
 
 # Initializers of the slices, whose weights are then copied; a user's own could not be made again
 FRESH = {"kernel_initializer": "zeros", "bias_initializer": "zeros"}

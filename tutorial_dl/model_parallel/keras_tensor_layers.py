@@ -2,7 +2,7 @@
 
 What they compute, and why: tensor.py. `Enter` is f of that page, `Leave` is g; in the
 sequence-parallel form, `EnterFromPart` and `LeaveInParts` are. All are ops of TensorFlow's graph
-that call the Team (replica/tensorflow_graph.py), one after the other in the order of the program,
+that call the Team (replica/keras/collectives.py), one after the other in the order of the program,
 forward and backward, so that all ranks do the same reductions.
 """
 
@@ -13,8 +13,8 @@ import numpy as np
 from numba_kernels.spans import SUMS, span, standing_in
 from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel.reductions import Reductions
-from tutorial_dl.replica.keras_steps import keras, tf
-from tutorial_dl.replica.tensorflow_graph import in_order
+from tutorial_dl.replica.keras.collectives import in_order
+from tutorial_dl.replica.keras.graphs import keras, tf
 
 
 class Sums:

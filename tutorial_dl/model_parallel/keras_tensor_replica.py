@@ -11,6 +11,7 @@ stays so, because they do the same operations on the same numbers (the strategy 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ import numpy as np
 
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.keras_context_replica import OnParts
-from tutorial_dl.model_parallel.keras_stage import alias
 from tutorial_dl.model_parallel.keras_tensor import Cut
 from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
-from tutorial_dl.replica.base import Batch, Brought, TrainedBy
+from tutorial_dl.replica.base import Batch, CompiledOptimizer, TrainedBy
 from tutorial_dl.replica.holding import Part
-from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.replica.keras.replica import KerasReplica
+from tutorial_dl.replica.keras.weights import alias
 
 
 class KerasTensorReplica(OnParts):
@@ -73,7 +74,8 @@ class KerasTensorReplica(OnParts):
         whole = self.whole.parameters.copy()
         super().__init__(self.divided(cut.local) if parts else cut.local)
         # In the order of the whole model, so that checkpoints do not depend on the cut
-        self._state, self._seeds = self.whole._state, self.whole._seeds
+        self.state_variables = self.whole.state_variables
+        self.seed_variables = self.whole.seed_variables
         pairs = list(zip(self.segments, cut.pieces, strict=True))
         there = self.whole.segments
         mine = [Part(here, there[one.whole], one.index, one.alike) for here, one in pairs]
@@ -81,10 +83,12 @@ class KerasTensorReplica(OnParts):
         # Segments whose gradients are terms of a sum over the tensor axis
         self.partial = [here for here, one in pairs if one.partial]
         self.reductions = cut.sums.reductions
-        self.keeps_apart = not self.partial  # else the sums must reach all of the gradient
+        # Sums must reach all of the gradient
+        self.traits = replace(self.traits, keeps_apart=not self.partial)
         self.holding.take(lambda first, last: whole[first:last], self.parameters)
-        mine = {id(v) for v in self._variables}
+        mine = {id(v) for v in self.variables}
         self._others = [v for v in self.whole.model.trainable_weights if id(v) not in mine]
+        self.graphs.checked = self._check_variables
         self._forget()
 
     def _forget(self) -> None:
@@ -97,16 +101,14 @@ class KerasTensorReplica(OnParts):
             alias(variable, nothing[start : start + size].reshape(variable.shape))
         self.whole.parameters = self.whole.gradient = np.zeros(0, self.dtype)
 
-    def _function(self, step: Any, batch: Batch) -> tuple:
-        found = super()._function(step, batch)
+    def _check_variables(self, graph: Any) -> None:
         others = {id(v.value): v.path for v in self._others}
-        for one in found[0].variables:
+        for one in graph.variables:
             if id(one) in others:
                 raise ValueError(
                     f"weights '{others[id(one)]}' of a layer that is cut are used by another one: "
                     "use the rule 'replicate' for the first"
                 )
-        return found
 
     def compute_gradient(self, batch: Batch, *apart: Any, **options: Any) -> tuple[float, int]:
         found = super().compute_gradient(batch, *apart, **options)
@@ -114,7 +116,7 @@ class KerasTensorReplica(OnParts):
             self.gradient_is_finite &= self.reductions.complete(self.gradient, self.partial)
         return found
 
-    def own_optimizer(self, given: Any = None) -> Brought | None:
+    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         return self.whole.own_optimizer(given)
 
     def save(

@@ -45,7 +45,7 @@ from tutorial_dl.model_parallel.keras_tensor_layers import (
     LeaveInParts,
 )
 from tutorial_dl.model_parallel.positions import Positions
-from tutorial_dl.replica.keras_steps import keras
+from tutorial_dl.replica.keras.graphs import keras
 
 
 class OfSequence:

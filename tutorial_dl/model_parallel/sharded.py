@@ -38,18 +38,20 @@ from tutorial_dl.data.dataset import Data, each_array, share
 from tutorial_dl.data.elements import samples_of
 from tutorial_dl.model_parallel.shards import Shards, check_divisible
 from tutorial_dl.model_parallel.stages import LayeredParts, Parts
-from tutorial_dl.replica.accumulating import check_times
 from tutorial_dl.replica.base import (
     Batch,
-    Brought,
+    CompiledOptimizer,
     LossNotFinite,
     Replica,
     Segment,
+    Traits,
+    means,
     plain,
     save_arrays,
 )
 from tutorial_dl.replica.layered import LayeredReplica, loss_of
 from tutorial_dl.replica.layers import At
+from tutorial_dl.replica.proxy import check_times
 
 GROUPS = 16  # a group has at most 1/16 of the weights, or one layer
 
@@ -79,12 +81,19 @@ class ShardedReplica(Replica):
             )
         self.team, self.inner = team, replicas.of(model)
         self.parts, self.head = parts_of(self.inner, stage)
-        self.model, self.dtype = self.inner.model, self.inner.dtype
-        self.saved_as, self.saves_optimizer = self.inner.saved_as, self.inner.saves_optimizer
-        self.counts_training = self.inner.counts_training
-        self.measures_together = stage == 3
+        self.model, self.dtype = getattr(self.inner, "model", None), self.inner.dtype
+        given = self.inner.traits
+        self.traits = Traits(
+            library=given.library,
+            saved_as=given.saved_as,
+            saves_optimizer=given.saves_optimizer,
+            measures_together=stage == 3,
+            refuses_xla="its ranks communicate while they compute a gradient",
+            counts_training=given.counts_training,
+            checks_gradient=True,
+            tries_out=True,
+        )
         self.times = 1  # micro-batches per batch
-        self.refuses_xla = "its ranks communicate while they compute a gradient"
         places = groups(self.parts)
         self.stages = [self.parts.stage(*bounds) for bounds in pairwise(places)]
         for one in self.stages:
@@ -246,10 +255,6 @@ class ShardedReplica(Replica):
     def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
         return self.head.metrics_of(sums)
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        sums = self.measure(batches)
-        return self.metrics_of(sums) | {"samples": int(sums["samples"])}
-
     def predict(self, x: Any) -> Any:
         """The model's outputs. In stage 3 collective: all ranks call it equally often."""
         return self.head.outputs(self._forward((x, ()))[0])
@@ -265,7 +270,7 @@ class ShardedReplica(Replica):
 
     # What is the model's own
 
-    def own_optimizer(self, given: Any = None) -> Brought | None:
+    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         return self.inner.own_optimizer(given)
 
     state = property(
@@ -319,24 +324,14 @@ class Head:
         return loss / len(g), [g * g.dtype.type(1 / len(g))]
 
     def outputs(self, y: list) -> Any:
-        if self.inner.loss != "cross_entropy":
-            return y[0]
-        z = np.exp(y[0] - y[0].max(axis=-1, keepdims=True))
-        return z / z.sum(axis=-1, keepdims=True)
+        return self.inner.predicted(y[0].copy())
 
     def measure(self, pairs: Iterable[tuple[Batch, list]]) -> dict[str, Any]:
         """As `Replica.measure`, for batches with the model's outputs."""
-        loss, right, samples = 0.0, 0.0, 0
-        for batch, y in pairs:
-            targets = plain(batch)[1]
-            more, hits, _ = loss_of(self.inner.loss, y[0], targets)
-            loss, samples = loss + more, samples + len(y[0])
-            right += hits * len(y[0]) / max(np.size(targets), 1)
-        sums = {"samples": samples, "loss": loss}
-        return sums | ({"accuracy": right} if self.inner.loss == "cross_entropy" else {})
+        return self.inner.measure_outputs((plain(batch)[1], y[0]) for batch, y in pairs)
 
     def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
-        return Replica.metrics_of(self.inner, sums)
+        return means(sums)
 
     def try_out(self, batch: Batch, shared: bool) -> None:
         pass
@@ -346,7 +341,7 @@ def parts_of(replica: Replica, stage: int) -> tuple[Parts, Any]:
     """The layers of a replica, and its loss; ValueError if ranks can't divide it."""
     if isinstance(replica, LayeredReplica):
         return LayeredParts(replica), Head(replica)
-    if type(replica).__name__ == "KerasReplica":  # without importing TensorFlow
+    if replica.traits.library == "keras" and replica.holding is None:
         from tutorial_dl.model_parallel.keras_sharded import KerasHead, check
         from tutorial_dl.model_parallel.keras_stages import KerasParts
 

@@ -10,6 +10,7 @@ What ranks compute: tensor.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,7 @@ class LayeredTensorReplica(TensorReplica):
                 "the model has no layers to cut: neither Attention, nor two Dense or two Conv2D in "
                 "a row"
             )
-        self.grid = grid
+        self.grid, self.traits = grid, replace(self.traits, tries_out=True)
         super().__init__(whole.layers, grid.tensor, rules, sequence, whole.loss, dtype=whole.dtype)
         if whole.random is not None:
             self.random = grid.tensor.broadcast(whole.random.copy())

@@ -195,7 +195,7 @@ def part_of_model(axis: str, config: RunConfig, grid, replica):
     """This rank's part of layers ("tensor") or of sequences ("context"). Collective."""
     from ..replica.layered import LayeredReplica
 
-    if replica.model is not None:  # of Keras
+    if replica.traits.library == "keras":
         from ..model_parallel.keras_context_replica import KerasContextReplica as of_sequences
         from ..model_parallel.keras_tensor_replica import KerasTensorReplica as of_layers
     elif isinstance(replica, LayeredReplica):

@@ -7,7 +7,7 @@ from rank_tests import with_ranks
 from numba_kernels import PeerError
 from numba_kernels.optimizers import SGD
 from tutorial_dl import Team, Trainer, data, replica, strategies
-from tutorial_dl.replica import Replica
+from tutorial_dl.replica import Replica, Traits
 from tutorial_dl.replica.joining import join
 from tutorial_dl.strategies.loss_scale import LEAST, LossScale, loss_scale_of
 from tutorial_dl.training import TrainingError
@@ -97,7 +97,7 @@ def test_endless_overflow_is_an_error():
 
 
 class Scalable(Replica):
-    loss_scale, computes_in_float16 = 1.0, True
+    loss_scale, traits = 1.0, Traits(computes_in_float16=True, scales_loss=True)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from rank_tests import with_ranks
 from numba_kernels.shared.window import aligned
 from tutorial_dl import Team, Trainer, data, models, strategies
 from tutorial_dl.replica import SoftmaxReplica
-from tutorial_dl.replica.accumulating import Accumulating
 from tutorial_dl.replica.consistency import check_same_weights
+from tutorial_dl.replica.proxy import Accumulating
 from tutorial_dl.training.callbacks import Callback, EarlyStopping, Target, Throughput
 
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tutorial_dl.replica.tensorflow_graph import in_order
+from tutorial_dl.replica.keras.collectives import in_order
 
 from .arguments import arguments
 from .basics import ProcessSet, global_process_set

@@ -20,7 +20,7 @@ import functools
 import keras
 import tensorflow as tf
 
-from tutorial_dl.replica.tensorflow_graph import refuse_xla
+from tutorial_dl.replica.keras.collectives import refuse_xla
 
 from .arguments import arguments
 from .collectives import allreduce

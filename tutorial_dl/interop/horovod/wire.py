@@ -75,7 +75,7 @@ class Wire:
     """The collectives of one team (a process set), in the same order on all its ranks.
 
     Arguments of the methods are lists of C-contiguous arrays. Results may lie in memory that the
-    next call overwrites, so callers copy them at once (`tensorflow_graph.in_order` does).
+    next call overwrites, so callers copy them at once (`collectives.in_order` does).
     """
 
     def __init__(self, team):

@@ -55,11 +55,12 @@ class MasterLoop(Loop):
         team, replica = self.run.team, self.run.replica
         spread(team, replica)
         self.mates = team
-        if replica.uses_team or self.run.layout.devices > 1:
+        if replica.traits.uses_team or self.run.layout.devices > 1:
             self.mates = computing_team(team, self.run.layout)
-        if replica.uses_team:
+        if replica.traits.uses_team:
             replica.use_team(self.mates)
-        replica.trained = None  # workers do not tell the master what they have counted
+        if replica.traits.counts_training:
+            replica.trained = None  # workers do not tell the master what they have counted
 
     def agree(self) -> None:
         self._spread_word()

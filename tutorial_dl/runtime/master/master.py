@@ -52,7 +52,7 @@ class Master:
         self.weights = self.run.replica.parameters.copy()
         self.state = np.copy(self.run.replica.state)
         replica = self.run.replica
-        constrain = replica.constrain if replica.constrained else None
+        constrain = replica.constrain if replica.traits.constrained else None
         self.center = Center(self.rule, self.weights, constrain)
         self.n = self.weights.size
         self.open = list(star.leaves)  # leaves that take part

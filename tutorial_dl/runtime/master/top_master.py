@@ -3,7 +3,7 @@
 With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 """
 
-from ...replica.base import assign
+from ...replica.base import assign, metrics_of
 from ..evaluation import Sums
 from .master import Master
 from .validation import Validation
@@ -75,7 +75,7 @@ class TopMaster(Master):
         self.validations.append(one)
 
     def validated(self, validation: Validation) -> None:
-        metrics = self.run.replica.metrics_of(self.measures.by_name(validation.total()))
+        metrics = metrics_of(self.run.replica, self.measures.by_name(validation.total()))
         more = dict(validation.row)
         losses = {"loss": more.pop("loss")}
         row = self.run.end_epoch(self.bar, validation.epoch, losses, metrics, **more)

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tutorial_dl.replica import Traits
+
 
 class Overflowing:
     """A model that claims to compute in float16; one gradient overflows, and its loss, too.
@@ -12,7 +14,7 @@ class Overflowing:
     `turn`: the number of that gradient, from 1, or None. `left_out`: its number of samples.
     """
 
-    loss_scale, computes_in_float16 = 1.0, True
+    loss_scale, traits = 1.0, Traits(computes_in_float16=True, scales_loss=True)
 
     def __init__(self, replica, turn=None):
         self.__dict__.update(_replica=replica, turns=0, turn=turn, left_out=0)

@@ -449,8 +449,8 @@ def test_which_models_and_rules_swap():
     assert Downpour().swaps and not ElasticAveraging().swaps
     assert not (Late().swaps or Downpour(every=2).swaps or Downpour(synchronous=True).swaps)
     model = Views((3, 2))
-    assert model.can_swap and not Placed((3, 2)).can_swap
-    assert not replica.of(Plain(model)).can_swap
+    assert model.traits.swaps and not Placed((3, 2)).traits.swaps
+    assert not replica.of(Plain(model)).traits.swaps
     before = model.parameters
     model.swap()
     assert model.gradient is before and model.mine.base is not before

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from numba_kernels.errors import MismatchError
 from numba_kernels.shared.window import aligned
-from tutorial_dl.replica.collective_layers import remember
+from tutorial_dl.replica.keras.collective_layers import remember
 
 LARGE = 1 << 18  # bytes
 SHAREABLE = "fdil"  # dtype characters that can be shared through DLPack

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.replica.collective_layers import has_samples
+from tutorial_dl.replica.keras.collective_layers import has_samples
 from tutorial_dl.tensorflow_chatter import quiet
 
 with quiet():
@@ -90,7 +90,7 @@ class _Changed:
 
 def over_ranks(team):
     """The function for `losses_by` that multiplies by f_r; every rank of `team` computes it."""
-    from tutorial_dl.replica.tensorflow_graph import in_order
+    from tutorial_dl.replica.keras.collectives import in_order
 
     def summed(arrays: list[np.ndarray]) -> list[np.ndarray]:
         return [team.allreduce(np.array(arrays[0]))]

@@ -1,4 +1,4 @@
-"""Why a batch does not fit a Keras model, in one line that says what would: `misfit`.
+"""Why a batch does not fit a Keras model, in one line that says what would: `shape_error`.
 
 Keras and TensorFlow say it too, but in words about tensors and graphs, often in many lines.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.replica.keras_metrics import is_empty
+from tutorial_dl.replica.keras.metrics import is_empty
 from tutorial_dl.tensorflow_chatter import quiet
 
 with quiet():
@@ -20,7 +20,7 @@ SPARSE = "sparse_categorical_crossentropy"
 LONGEST = 200  # characters of a message
 
 
-def misfit(model: keras.Model, x: Any, y: Any) -> ValueError | None:
+def shape_error(model: keras.Model, x: Any, y: Any) -> ValueError | None:
     """After a batch has failed: what about it does not fit the model, if that can be told.
 
     Args:

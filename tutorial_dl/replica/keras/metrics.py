@@ -9,7 +9,7 @@ Metrics and losses that a user has written are tried out on a few samples, whole
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,16 +40,21 @@ def packed(x: Any, y: Any, weights: Any) -> Any:
 @contextmanager
 def unchanged(model: keras.Model) -> Iterator[None]:
     """Afterwards, weights that are not trained and random states are as before, metrics at zero."""
-    # The states of recurrent layers are in no list of variables.
-    states = [getattr(layer, "states", None) for layer in model._flatten_layers()]
-    states = [v for v in keras.tree.flatten(states) if isinstance(v, keras.Variable)]
-    before = [(v, v.numpy()) for v in [*model.non_trainable_variables, *states]]
+    before = [(v, v.numpy()) for v in states_of(model)]
     try:
         yield
     finally:
         model.reset_metrics()
         for variable, value in before:
             variable.assign(value)
+
+
+def states_of(model: keras.Model) -> list:
+    """The variables that a step may assign, beside those of metrics."""
+    # The states of recurrent layers are in no list of variables.
+    states = [getattr(layer, "states", None) for layer in model._flatten_layers()]
+    states = [v for v in keras.tree.flatten(states) if isinstance(v, keras.Variable)]
+    return [*model.non_trainable_variables, *states]
 
 
 def is_empty(part: Any) -> bool:
@@ -73,54 +78,9 @@ class KerasMetrics:
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         self.by_batch: list[keras.metrics.Metric] = []
-        self._weighted: dict[int, np.ndarray] = {}  # sums, by the variable's id
         self._mean: set[int] = set()  # ids of variables of metrics that hold one number a batch
-        self._rest = 0.0  # of losses with masks, the sum of what is in none of the outputs' losses
 
-    def reset(self) -> None:
-        self.model.reset_metrics()
-        self._weighted, self._rest = {}, 0.0
-
-    def weigh(self, samples: int, counted: Sequence[float] = ()) -> None:
-        """After a batch: weight what holds one number a batch.
-
-        Args:
-            samples: Of the batch.
-            counted: For each compiled loss, what it was divided by if its output has a mask, else
-                -1. Losses are means over all that counts: weighted by samples, as in Keras, they
-                would depend on how sequences are cut into batches.
-        """
-        for metric in self.by_batch:
-            for variable in metric.variables:
-                self._add(variable, samples * _numbers(variable))
-            metric.reset_state()
-        counted = list(counted) or [-1] * len(self.of_outputs)  # (an own compute_loss)
-        weights = [samples if number < 0 else number for number in counted]
-        if self.of_outputs:
-            losses = [self._take(tracker) for tracker in self.of_outputs]
-            for tracker, loss, weight in zip(self.of_outputs, losses, weights, strict=True):
-                self._add_mean(tracker, loss, weight)
-            if max(counted) >= 0:
-                terms = zip(self._loss_weights(), losses, strict=True)
-                rest = self._take(self.model._loss_tracker) - sum(w * loss for w, loss in terms)
-                self._rest += samples * rest
-        elif max(counted, default=-1) >= 0:
-            self._add_mean(self.model._loss_tracker, self._take(self.model._loss_tracker), *weights)
-
-    def _take(self, mean: keras.metrics.Mean) -> float:
-        """Its value after one batch; it begins again."""
-        value = float(mean.result())
-        mean.reset_state()
-        return value
-
-    def _add(self, variable, numbers) -> None:
-        self._weighted[id(variable)] = self._weighted.get(id(variable), 0.0) + numbers
-
-    def _add_mean(self, mean: keras.metrics.Mean, value: float, weight: float) -> None:
-        self._add(mean.total, np.float64(value * weight))
-        self._add(mean.count, np.float64(weight))
-
-    def _loss_weights(self) -> list[float]:
+    def loss_weights(self) -> list[float]:
         given = [one.loss_weights for one in self.model._compile_loss._flat_losses]
         return [1.0 if weight is None else float(weight) for weight in given]
 
@@ -129,13 +89,6 @@ class KerasMetrics:
         """Whether there are metrics besides the mean loss, or will be once they are built."""
         several = len(keras.tree.flatten(self.model.loss)) > 1  # each has a mean of its own
         return several or any(m is not self.model._loss_tracker for m in self.model.metrics)
-
-    @property
-    def sums(self) -> dict[str, np.ndarray]:
-        """The numbers of all metrics, summed over the samples since `reset`; float64."""
-        variables = self.variables()
-        found = {name: self._weighted.get(id(v), _numbers(v)) for name, v in variables.items()}
-        return found | {REST: self._rest}
 
     def result(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
         """The metrics for such sums, of one or more ranks. The model's metrics hold them then."""
@@ -148,7 +101,7 @@ class KerasMetrics:
         if self.of_outputs and not float(self.model._loss_tracker.count):  # there were masks
             means = [float(tracker.result()) for tracker in self.of_outputs]
             rest = float(sums[REST]) / float(sums["samples"])
-            loss = rest + sum(w * m for w, m in zip(self._loss_weights(), means, strict=True))
+            loss = rest + sum(w * m for w, m in zip(self.loss_weights(), means, strict=True))
             self.model._loss_tracker.update_state(loss)
         found = {name: np.asarray(m) for name, m in self.model.get_metrics_result().items()}
         for name, value in found.items():
@@ -158,9 +111,6 @@ class KerasMetrics:
                     "one number; most metrics have it with average='macro'"
                 )
         return {name: float(value.reshape(())) for name, value in found.items()}
-
-    def names(self) -> list[str]:
-        return list(self.model.get_metrics_result())
 
     def try_out(self, batch: Batch, shared: bool) -> None:
         """Find out what a user's metrics and losses sum up; see `Replica.try_out`."""
@@ -262,14 +212,10 @@ class KerasMetrics:
         return None
 
     @property
-    def all_of_keras(self) -> bool:
-        """Whether losses, metrics and layers are Keras's own, which are known to add up."""
-        return self.losses_of_keras and not self.beyond_compile_of_keras
-
-    @property
     def beyond_compile_of_keras(self) -> bool:
         """Whether there are losses or metrics other than Keras's own that `compile` was given."""
-        others = [*self.model._metrics, *(m for x in self._layers() for m in x.metrics)]
+        layers = [x for x in self.model.layers if not isinstance(x, keras.Model)]
+        others = [*self.model._metrics, *(m for x in layers for m in x.metrics)]
         losses = all(map(_of_keras, keras.tree.flatten(self.model.loss)))
         return bool(others) or not (losses and self.compiled_of_keras)
 
@@ -279,9 +225,6 @@ class KerasMetrics:
         given = [] if compiled is None else [compiled._user_metrics]
         given += [] if compiled is None else [compiled._user_weighted_metrics]
         return all(map(_of_keras, keras.tree.flatten(given)))
-
-    def _layers(self) -> list:
-        return [x for x in self.model.layers if not isinstance(x, keras.Model)]
 
     @property
     def losses_of_keras(self) -> bool:
@@ -323,11 +266,21 @@ def _adds_up(whole: np.ndarray, first: np.ndarray, second: np.ndarray) -> bool:
     return bool(np.allclose(first + second, whole, rtol=NEAR, atol=NEAR))
 
 
+def is_ours_or_keras(thing: Any) -> bool:
+    """Whether no code of the user's is in a layer or a loss."""
+    function = getattr(thing, "function", None)  # of a Lambda
+    return _is_of(thing, ("keras", "tutorial_dl")) and _is_of(function, ("keras", "tutorial_dl"))
+
+
 def _of_keras(thing: Any) -> bool:
     """Whether a name, a function, or an object and the function that it wraps, are Keras's own."""
+    return _is_of(thing, ("keras",))
+
+
+def _is_of(thing: Any, packages: tuple[str, ...]) -> bool:
     if thing is None or isinstance(thing, str):
         return True
     function = getattr(thing, "_fn", getattr(thing, "fn", None))
     parts = [thing] if hasattr(thing, "__qualname__") else [type(thing)]
     parts += [] if function is None else [function]
-    return all(str(getattr(part, "__module__", "")).split(".")[0] == "keras" for part in parts)
+    return all(str(getattr(part, "__module__", "")).split(".")[0] in packages for part in parts)

@@ -1,17 +1,18 @@
-"""`TrainingMetrics`: what a model's metrics sum over the samples that it trains on.
+"""`MetricSums`: what a model's metrics sum over samples, batch by batch.
 
-Keras updates the metrics of `compile` with the outputs that the gradient is computed from. Here the
-graph of the gradient does so too, and returns the metrics' numbers of that batch. They are added up
-in float64, outside of the metrics, which evaluation uses meanwhile.
+Keras's metrics add up in their variables, in float32. Here a graph sets them to zero, computes one
+batch, and returns their numbers, which are added up in float64 outside: of evaluation, and of the
+outputs that gradients are computed from. So both can go on at the same time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tutorial_dl.replica.keras_metrics import REST, KerasMetrics
+from tutorial_dl.replica.keras.metrics import REST, KerasMetrics
 from tutorial_dl.tensorflow_chatter import quiet
 
 with quiet():
@@ -23,20 +24,15 @@ def _joined(values: list) -> tf.Tensor:
     return tf.concat([tf.reshape(tf.cast(v, tf.float64), [-1]) for v in values], 0)
 
 
-class TrainingMetrics:
-    """Sums over samples by name, as `KerasMetrics.sums`, since `sums` was assigned."""
+class MetricSums:
+    """Sums over samples by name, as `Replica.measure`, since `sums` was assigned."""
 
     def __init__(self, metrics: KerasMetrics) -> None:
         self.metrics = metrics
         self.by_batch: list | None = None  # as KerasMetrics.by_batch, if steps of training differ
-        self._begin({})
+        self.sums = {}
 
-    def _begin(self, earlier: dict[str, Any]) -> None:
-        self._earlier = earlier  # of a run that was resumed; the metrics may not be built yet
-        self._samples, self._total = 0, np.zeros(0)
-        self._by_samples = np.zeros(0)  # each batch's numbers * its samples
-
-    # For the graph of a gradient
+    # For graphs
 
     def reset(self) -> None:
         """Before a batch's loss is computed, which updates the means of several outputs' losses."""
@@ -71,33 +67,54 @@ class TrainingMetrics:
         known = (model._loss_tracker, model._compile_metrics)
         return all(any(m is one for one in known) for m in model.metrics)
 
-    def add(self, numbers: tf.Tensor, samples: int) -> None:
-        """Add what `of_batch` was after a batch of so many samples."""
+    # Outside
+
+    def add(self, numbers: Any, samples: int, counted: Sequence[float] = ()) -> None:
+        """Add the metrics' numbers of a batch, (k,).
+
+        Args:
+            numbers: As `of_batch` and `held` return them.
+            samples: Of the batch.
+            counted: For each compiled loss, what it was divided by if its output has a mask, else
+                -1. Losses are means over all that counts: weighted by samples, as in Keras, they
+                would depend on how sequences are cut into batches.
+        """
         numbers = np.array(numbers)
         if not self._samples:
             self._total, self._by_samples = np.zeros((2, len(numbers)))
-            self._means = self._places_of_means()
-        for total, count in self._means:  # Keras counts batches or samples, as it happens
-            numbers[total] *= samples / (numbers[count] or 1)
-            numbers[count] = samples
+            self._place()
+        counted = list(counted) or [-1] * max(len(self._means), 1)
+        losses = []  # of several outputs; Keras counts batches or samples of them, as it happens
+        for mean, weight in zip(self._means, counted if self._means else (), strict=True):
+            losses.append(_weigh(numbers, mean, samples if weight < 0 else weight))
+        if max(counted) >= 0:
+            loss = _weigh(numbers, self._tracker, 0 if losses else counted[0])
+            if losses:
+                terms = zip(self.metrics.loss_weights(), losses, strict=True)
+                self._rest += samples * (loss - sum(weight * one for weight, one in terms))
         self._total += numbers
         self._samples += samples
         if self._of_batches():
             self._by_samples += samples * numbers
 
-    def _places_of_means(self) -> list[tuple[int, int]]:
-        """Where `of_batch` has the (total, count) of each of several outputs' losses."""
+    def _place(self) -> None:
+        """Find where numbers have the (total, count) of the loss, and of each output's loss."""
         ids = [id(v) for v in self.metrics.variables().values()]
         sizes = [int(np.prod(v.shape)) for v in self.metrics.variables().values()]
         places = dict(zip(ids, np.cumsum([0, *sizes]).tolist(), strict=False))
-        return [(places[id(m.total)], places[id(m.count)]) for m in self.metrics.of_outputs]
+        trackers = [*self.metrics.of_outputs, self.metrics.model._loss_tracker]
+        pairs = [(places.get(id(m.total)), places.get(id(m.count))) for m in trackers]
+        *self._means, self._tracker = pairs
+
+    def _of_batches(self) -> list:
+        return self.metrics.by_batch if self.by_batch is None else self.by_batch
 
     @property
     def sums(self) -> dict[str, Any]:
         if not self._samples:
             return self._earlier
         weighted = {id(v) for metric in self._of_batches() for v in metric.variables}
-        found: dict[str, Any] = {"samples": self._samples, REST: 0.0}
+        found: dict[str, Any] = {"samples": self._samples, REST: self._rest}
         first = 0
         for name, variable in self.metrics.variables().items():
             last = first + int(np.prod(variable.shape))
@@ -113,9 +130,16 @@ class TrainingMetrics:
             return {}
         return {name: of + np.asarray(self._earlier[name]) for name, of in found.items()}
 
-    def _of_batches(self) -> list:
-        return self.metrics.by_batch if self.by_batch is None else self.by_batch
-
     @sums.setter
-    def sums(self, given: dict[str, Any]) -> None:
-        self._begin(given)
+    def sums(self, earlier: dict[str, Any]) -> None:
+        self._earlier = earlier  # of a run that was resumed; the metrics may not be built yet
+        self._samples, self._rest = 0, 0.0  # of losses with masks: what is in none of the outputs'
+        self._total = self._by_samples = np.zeros(0)  # and each batch's numbers * its samples
+
+
+def _weigh(numbers: np.ndarray, mean: tuple[int, int], weight: float) -> float:
+    """Give a mean over a batch another weight, in place; returns the mean."""
+    total, count = mean
+    value = numbers[total] / (numbers[count] or 1)
+    numbers[total], numbers[count] = value * weight, weight
+    return float(value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from numba_kernels import optimizers
 from numba_kernels.optimizers import Optimizer, State
 from numba_kernels.shared.window import aligned
-from tutorial_dl.replica.base import Brought
+from tutorial_dl.replica.base import CompiledOptimizer
 from tutorial_dl.tensorflow_chatter import quiet
 
 with quiet():
@@ -40,7 +41,7 @@ KERNELS = {
 OTHERS = ("amsgrad", "clipnorm", "clipvalue", "use_ema", "gradient_accumulation_steps")
 
 
-def brought(model: keras.Model, theirs: Any) -> Brought | None:
+def compiled_optimizer(model: keras.Model, theirs: Any) -> CompiledOptimizer | None:
     """The Keras optimizer `theirs`, which is to train `model`; None if it is no optimizer."""
     if isinstance(theirs, keras.optimizers.LossScaleOptimizer):
         theirs = theirs.inner_optimizer  # loss scaling is the strategy's (loss_scale.py)
@@ -57,7 +58,7 @@ def brought(model: keras.Model, theirs: Any) -> Brought | None:
     ours = _with_a_kernel(model, theirs, config, rate)
     if ours is None:
         clip_norm, ours = None, ByKeras.of(model, theirs, rate)
-    return Brought(ours, schedule, clip_norm, type(theirs).__name__, default)
+    return CompiledOptimizer(ours, schedule, clip_norm, type(theirs).__name__, default)
 
 
 def _same(one: dict, other: dict) -> bool:
@@ -238,9 +239,10 @@ class KerasState(State):
 
 
 def _copy(weight: keras.Variable) -> keras.Variable:
-    copy = keras.Variable(weight.numpy(), dtype=weight.dtype, name=weight.name)
-    copy._path = weight.path
-    return copy
+    with ExitStack() as scopes:  # which make the path
+        for name in weight.path.split("/")[:-1]:
+            scopes.enter_context(keras.name_scope(name))
+        return keras.Variable(weight.numpy(), dtype=weight.dtype, name=weight.name)
 
 
 def _size(variable) -> int:

@@ -20,8 +20,8 @@ import numpy as np
 
 from numba_kernels import optimizers
 from numba_kernels.optimizers import Nadam, Optimizer
-from tutorial_dl.replica.base import TrainedBy
-from tutorial_dl.replica.keras_optimizers import KERNELS, ByKeras, keras
+from tutorial_dl.replica.base import CompiledOptimizer, TrainedBy
+from tutorial_dl.replica.keras.optimizers import KERNELS, ByKeras, keras
 
 # Where Keras's optimizers keep what a kernel's slots hold, in the order of the slots; a list is
 # empty if the settings need none.
@@ -79,24 +79,24 @@ def _optimizer(replica, trained: TrainedBy | None) -> keras.optimizers.Optimizer
 
 
 def _compiled(replica):
-    """What the model was compiled with, as a Brought; None if that can't be used."""
+    """What the model was compiled with, as a CompiledOptimizer; None if that can't be used."""
     try:
         return replica.own_optimizer()
     except ValueError:
         return None
 
 
-def _is(ours: Optimizer, brought) -> bool:
+def _is(ours: Optimizer, compiled: CompiledOptimizer | None) -> bool:
     """Whether this is the optimizer that the model was compiled with, at any learning rate."""
-    return brought is not None and ours.at_rate(0.0) == brought.optimizer.at_rate(0.0)
+    return compiled is not None and ours.at_rate(0.0) == compiled.optimizer.at_rate(0.0)
 
 
 def _keeps_schedule(replica, trained: TrainedBy) -> bool:
     """Whether the learning rates were those of the LearningRateSchedule that was compiled."""
-    brought = _compiled(replica)
-    if trained.schedule is None or brought is None or brought.schedule is None:
+    compiled = _compiled(replica)
+    if trained.schedule is None or compiled is None or compiled.schedule is None:
         return False
-    return str(trained.schedule) == brought.schedule.__name__ and _is(trained.optimizer, brought)
+    return str(trained.schedule) == compiled.schedule.__name__ and _is(trained.optimizer, compiled)
 
 
 def _known(ours: Optimizer) -> str | None:
