@@ -31,7 +31,7 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-    "numba_kernels": 13250,
+    "numba_kernels": 13300,
     "course": 7950,
     "model_parallel": 6800,
     "cluster": 6150,
