@@ -36,6 +36,7 @@ class Page:
     def __init__(self) -> None:
         self.output: Output | None = None
         self.stream, self.groupby = True, "order"
+        self._said: set[str] = set()
 
     def follow(self, output: Output, stream: bool, groupby: str) -> None:
         """Begin to show this output."""
@@ -50,6 +51,12 @@ class Page:
     def shows_status(self) -> bool:
         """Whether there is a place for a status, from which it can be removed again."""
         return True
+
+    def say_once(self, why: str, text: str) -> None:
+        """Print this text on stderr, unless one was for the same reason."""
+        if text and why not in self._said:
+            self._said.add(why)
+            print(text, file=sys.stderr, flush=True)
 
     def end(self) -> None:
         """Show the whole output, and no status."""

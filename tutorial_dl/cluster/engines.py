@@ -213,13 +213,13 @@ class Cluster(Ranks):
         atexit.register(self._at_exit)
         if record.keep is not None:
             self._lease = Lease(record.path)
-        self._connect()
-        self._activate()
-        self._hear()
+        self._connect_and_hear()
         return len({uuid for _, _, uuid in record.places} - set(self.client.uuids.values()))
 
-    def _hear(self) -> None:
+    def _connect_and_hear(self) -> None:
         """Wait until what engines print arrives here; only an idle engine can be asked for it."""
+        self._connect()
+        self._activate()
         doing = self.cells.asking.ask(list(self.client.ids), {}, 1.0)
         for rank in [rank for rank, each in doing.items() if each.state == "idle"][:1]:
             self.client.wait_for_first_output(rank)
@@ -231,9 +231,7 @@ class Cluster(Ranks):
         if record.controller != self._record.controller:
             self.client.close()
             self._record = record
-            self._connect()
-            self._activate()
-            self._hear()
+            self._connect_and_hear()
         return True
 
     def _activate(self) -> None:

@@ -198,14 +198,14 @@ def take_folder(name: str | None, stem: str) -> tuple[str, Path]:
         candidate = name or (stem if number == 1 else f"{stem}-{number}")
         folder = home() / (PREFIX + candidate)
         if candidate not in names:
-            with contextlib.suppress(FileExistsError):
-                try:
-                    home().mkdir(parents=True, exist_ok=True)
-                    folder.mkdir(mode=0o700)  # atomic: of two processes, only one succeeds
-                except FileExistsError:
-                    raise
-                except OSError as error:
-                    raise _unwritable(folder, error) from None
+            try:
+                home().mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700)  # atomic: of two processes, only one succeeds
+            except FileExistsError:
+                pass
+            except OSError as error:
+                raise _unwritable(folder, error) from None
+            else:
                 if os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize < NEEDED:
                     folder.rmdir()
                     raise _unwritable(folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
