@@ -27,11 +27,15 @@ def as_fit(make, train, kept, team, batch_size=16, epochs=2, near=2e-6):
         mine, (train, kept), team=team, batch_size=batch_size, shuffle=False, progress=False
     )
     history = trainer.fit(epochs)
-    for a, b in zip(mine.get_weights(), theirs.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=near)
+    same_weights(mine, theirs, near)
     for column, values in expected.items():
         assert history.column(column) == pytest.approx(values, rel=5e-6, abs=near), column
     return history
+
+
+def same_weights(model, other, near):
+    for mine, theirs in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=near)
 
 
 def by_batches(model, train, kept, batch_size, epochs) -> dict:
@@ -68,8 +72,7 @@ def as_by_batches(make, data, batch_size, epochs, right=None, weighted=None, **o
     options |= dict(batch_size=batch_size, seed=5, progress=False)
     trainer = Trainer(model, data, **options)
     history = trainer.fit(epochs)
-    for mine, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-6)
+    same_weights(model, expected, 2e-6)
     for found in (trainer.evaluate(), {n: history.last[f"val_{n}"] for n in values}):
         assert {n: found[n] for n in values} == pytest.approx(values, rel=1e-5)
     return model, right

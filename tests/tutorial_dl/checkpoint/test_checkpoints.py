@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from counted_runs import EPOCHS, Cut, at_step, cut_at, some_digits
+from counted_runs import EPOCHS, Cut, at_step, resumed_bit_for_bit, run_until, some_digits
 from rank_tests import with_ranks
 
 from numba_kernels.errors import PeerError
@@ -32,23 +32,6 @@ def trainer(team, folder=None, rule="adam", compression=None, resume=False, seed
     return made
 
 
-def run_until(made, step):
-    made.callbacks.append(cut_at(step))
-    with pytest.raises(Cut):
-        made.fit(EPOCHS)
-    made.team.recover()
-
-
-def equal(one, other):
-    np.testing.assert_array_equal(one.replica.parameters, other.replica.parameters)
-    np.testing.assert_array_equal(
-        one.strategy.update.state.slots, other.strategy.update.state.slots
-    )
-    for a, b in zip(one.history.epochs, other.history.epochs, strict=True):
-        clocks = ("seconds", "samples_per_second")
-        assert {k: a[k] for k in a if k not in clocks} == {k: b[k] for k in b if k not in clocks}
-
-
 @pytest.mark.thorough(but="2")
 @with_ranks(1, 2, 3)
 def test_resumed_runs_end_with_the_same_bits(folder):
@@ -61,22 +44,14 @@ def test_resumed_runs_end_with_the_same_bits(folder):
         {"rule": "momentum", "compression": "top_k"},
         {"rule": "sgd", "compression": "powersgd"},
     )):  # fmt: skip
-        whole = trainer(team, callbacks=[EarlyStopping(restore_best=True)], **options)
-        whole.fit(EPOCHS)
-        assert whole.steps == 33
-        for every, step, at in ((4, 19, 16), (None, 19, 11), (11, 24, 22)):
-            place = Path(folder, f"{number}_{every}")
-            options |= {"checkpoint_every": every}
-            cut, resumed = (
-                trainer(team, place, callbacks=[EarlyStopping(restore_best=True)], **options)
-                for _ in range(2)
-            )
-            run_until(cut, step)
-            assert resumed.resume() and resumed.steps == at
-            resumed.fit_to(EPOCHS)
-            equal(whole, resumed)
-            again = trainer(team, place, resume=True, **options)  # resumes a run that has ended
-            assert again.steps == 33 and len(again.fit_to(EPOCHS).epochs) == EPOCHS
+
+        def make(place, options=options, **more):
+            stops = [EarlyStopping(restore_best=True)]
+            return trainer(team, place, callbacks=stops, **options, **more)
+
+        cuts = (4, 19, 16), (None, 19, 11), (11, 24, 22)
+        state = lambda strategy: strategy.update.state.slots  # noqa: E731
+        resumed_bit_for_bit(make, f"{folder}/{number}", cuts, state)
 
 
 @with_ranks(3)

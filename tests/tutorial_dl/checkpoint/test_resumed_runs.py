@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from ended import wait_for
 
 from tutorial_dl.config import RunConfig, read
 from tutorial_dl.runtime.termination import heeding
@@ -45,14 +46,6 @@ def steps_in(folder) -> list[int]:
     if not folder.is_dir():
         return []
     return sorted(int(p.name[5:]) for p in folder.glob("step_*"))
-
-
-def wait_for(condition, process, seconds=600):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def arrays(folder, step) -> dict:

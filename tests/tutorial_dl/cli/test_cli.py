@@ -98,16 +98,22 @@ def test_help_at_once(command):
 
 
 WRONG_ON_RANKS = [
-    (["--model", "my_file:nosuch"], 2, "my_file has no function 'nosuch'; it has build"),
-    (["--model", "no_file:build"], 2, "no such module"),
-    (["--data", "no/file.py:load"], 2, "there is no file"),
-    (["--model", "broken:build"], 2, "SyntaxError"),
-    (["--model", "my_file:narrow"], 2, "can't be used on data 'digits'"),
-    (["--model", "curve"], 2, "model 'curve' maps one number to one number"),
-    (["--model", "my_file:raises"], 2, "my_file.py, line 2"),
-    (["--save-best", "m.keras"], 2, "save the model as 'm.keras': the name must end in .npz"),
-    (["--model", "curve", "--data", "my_file:nan"], 2, "train.inputs[60] is nan; remove such"),
-    (["--model", "curve", "--data", "my_file:huge"], 1, "the loss is nan at step 1 (epoch 1) "),
+    ("--model my_file:nosuch", 2, "my_file has no function 'nosuch'; it has build"),
+    ("--model no_file:build", 2, "no such module"),
+    ("--data no/file.py:load", 2, "there is no file"),
+    ("--model broken:build", 2, "SyntaxError"),
+    ("--model my_file:narrow", 2, "can't be used on data 'digits'"),
+    ("--model curve", 2, "model 'curve' maps one number to one number"),
+    ("--model my_file:raises", 2, "my_file.py, line 2"),
+    ("--save-best m.keras", 2, "save the model as 'm.keras': the name must end in .npz"),
+    ("--model curve --data my_file:nan", 2, "train.inputs[60] is nan; remove such"),
+    ("--model curve --data my_file:huge", 1, "the loss is nan at step 1 (epoch 1) "),
+    ("--optimizer adam --momentum 0.5", 2, "with optimizer 'adam', which has none"),
+    ("--strategy downpour --synchronous --staleness-aware", 2, "nothing is stale"),
+    ("--strategy downpour --lower-momentum --optimizer adam", 2, "but adam has none"),
+    ("--strategy downpour --momentum 0.5 --optimizer adam", 2, "momentum"),
+    ("--strategy gradient_energy_matching --optimizer adam", 2, "needs plain sgd, got adam"),
+    ("--strategy gradient_energy_matching --optimizer nesterov", 2, "sgd with momentum 0.9"),
 ]
 WRONG_OF_A_COMMAND = [  # one that fails before training, one within, and one with lost workers
     ("--data my_file:raises", 2, "ZeroDivisionError: division by zero"),
@@ -120,10 +126,10 @@ WRONG_OF_A_COMMAND = [  # one that fails before training, one within, and one wi
     but=["--model my_file:narrow", "--model my_file:raises", "--save-best m.keras"]
 )
 @pytest.mark.parametrize(
-    ("words", "status", "message"), WRONG_ON_RANKS, ids=[" ".join(w) for w, *_ in WRONG_ON_RANKS]
+    ("words", "status", "message"), WRONG_ON_RANKS, ids=[words for words, *_ in WRONG_ON_RANKS]
 )
 def test_wrong_on_every_rank_is_told_once(on_ranks, users_folder, words, status, message):
-    ended, said = told(on_ranks, 2, users_folder, ["--quiet", *words])
+    ended, said = told(on_ranks, 2, users_folder, ["--quiet", *words.split()])
     assert ended == status and said.count("\n") == 1
     assert said.startswith("error: ") and message in said
 

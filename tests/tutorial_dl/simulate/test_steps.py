@@ -35,7 +35,7 @@ def shared(fixed: float, whole: float) -> dict[int, float]:
     ],
 )
 def test_speed_ups_have_their_closed_form(gradients, cores, faster):
-    found = {p: speed_up(p, gradients, **FREE | {"cores": cores}) for p in faster}
+    found = {p: speed_up(p, gradient_seconds=gradients, **FREE | {"cores": cores}) for p in faster}
     assert found == pytest.approx(faster)
 
 

@@ -67,8 +67,7 @@ def test_checkpoints(folder):
     team = Team()
     one = {"checkpoint": folder, "checkpoint_every": team.size, "optimizer": "adam"}
     cut = a_trainer(team, **one)
-    if team.rank == 0:
-        cut.callbacks.append(cut_at(3 * cut.steps_per_epoch // 2))
+    cut.callbacks.append(cut_at(3 * cut.steps_per_epoch // 2, rank=0))
     with pytest.raises(Cut if team.rank == 0 else PeerError):
         cut.fit(3)
     team.recover()

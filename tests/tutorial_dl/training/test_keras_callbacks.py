@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from as_fit import same_weights
 from rank_tests import with_ranks
 
 from tutorial_dl import Team, Trainer, models
@@ -87,14 +88,12 @@ def test_keras_callbacks_on_two_ranks(folder):
     assert trainer.stopped and 4 < len(trainer.history.epochs) < EPOCHS
     rate = float(expected.optimizer.learning_rate)
     assert trainer.strategy.optimizer.learning_rate == pytest.approx(rate) and rate < 0.1
-    for mine, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
+    same_weights(model, expected, 1e-5)
 
     expected = by_fit([keras.callbacks.LearningRateScheduler(halving)])
     model, trainer = by_trainer([keras.callbacks.LearningRateScheduler(halving)])
     assert trainer.strategy.optimizer.learning_rate == pytest.approx(0.05)
-    for mine, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
+    same_weights(model, expected, 1e-5)
 
     for again in (False, True):
         in_parts(f"{folder}/run", again)

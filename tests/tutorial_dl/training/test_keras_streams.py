@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from as_fit import of_rank_0
+from as_fit import of_rank_0, same_weights
 from rank_tests import with_ranks
 
 from numba_kernels import Team
@@ -54,34 +54,29 @@ def of_dicts():
 TEXTS = np.array(["a cat", "a dog and a cat", "äöü dog", "", "dog dog dog"])[np.arange(SAMPLES) % 5]
 
 
-def reader_of_text():
+def of_text(*layers, mask_zero=False, **options):
+    """A model that reads texts, and gives two probabilities."""
     import keras
 
     keras.utils.set_random_seed(2)
     words = keras.layers.TextVectorization(output_sequence_length=4, vocabulary=["a", "cat", "dog"])
-    layers = [words, keras.layers.Embedding(6, 3), keras.layers.Flatten()]
-    inputs = keras.Input((1,), dtype="string")
-    outputs = inputs
-    for layer in [*layers, keras.layers.Dense(2, "softmax")]:
+    outputs = inputs = keras.Input((1,), dtype="string")
+    for layer in (words, keras.layers.Embedding(6, 3, mask_zero=mask_zero), *layers):
         outputs = layer(outputs)
-    model = keras.Model(inputs, outputs)
-    model.compile(
-        keras.optimizers.SGD(RATE), "sparse_categorical_crossentropy", metrics=["accuracy"]
-    )
+    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(outputs))
+    model.compile(keras.optimizers.SGD(RATE), "sparse_categorical_crossentropy", **options)
     return model
+
+
+def reader_of_text():
+    import keras
+
+    return of_text(keras.layers.Flatten(), metrics=["accuracy"])
 
 
 def tagger_of_text():
     """Its outputs have a mask, so a rank without samples takes part in each step."""
-    import keras
-
-    keras.utils.set_random_seed(2)
-    words = keras.layers.TextVectorization(output_sequence_length=4, vocabulary=["a", "cat", "dog"])
-    embedding = keras.layers.Embedding(6, 3, mask_zero=True)
-    inputs = keras.Input((1,), dtype="string")
-    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(embedding(words(inputs))))
-    model.compile(keras.optimizers.SGD(RATE), "sparse_categorical_crossentropy")
-    return model
+    return of_text(mask_zero=True)
 
 
 def tf_data(*parts):
@@ -124,8 +119,7 @@ def same(make, ours, theirs, epochs=EPOCHS, kept=None, steps=None, **options):
     options |= dict(epochs=epochs, shuffle=False, verbose=0, steps_per_epoch=steps)
     options["validation_data"] = None if kept is None else kept[1]
     right = of_rank_0(expected, lambda: expected.fit(theirs, **options).history)
-    for mine, its in zip(model.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, its, rtol=0, atol=1e-6)
+    same_weights(model, expected, 1e-6)
     assert right.keys() <= history.last.keys()
     # `fit` takes the mean of several outputs' losses over batches; ours are over samples.
     for name in right.keys() - {"a_loss", "b_loss"}:
@@ -194,8 +188,7 @@ def test_any_order_is_the_same_on_all_ranks():
             expected.train_on_batch(*dataset[int(i)])
 
     of_rank_0(expected, train)
-    for mine, its in zip(model.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, its, rtol=0, atol=1e-6)
+    same_weights(model, expected, 1e-6)
 
     # The sum of all inputs of an epoch shows that each sample was seen once.
     unseeded, model = tf_data(x, y).unbatch().shuffle(SAMPLES).batch(BATCH), classifier()

@@ -11,6 +11,7 @@ import clock
 import numpy as np
 import pytest
 from counted_runs import some_digits
+from faults import Around
 from mpi4py import MPI
 from rank_tests import with_ranks
 from trace_format import check_format
@@ -32,21 +33,12 @@ NODES = {"NUMBA_KERNELS_NODE": "2"}
 # A Trainer's -----------------------------------------------------------------------------------
 
 
-class Slow:
+class Slow(Around):
     """A replica whose gradient takes `seconds(step)` longer."""
 
-    def __init__(self, replica, seconds):
-        self.__dict__.update(_replica=replica, _seconds=seconds, _steps=0)
-
-    def __getattr__(self, name):
-        return getattr(self._replica, name)
-
-    def __setattr__(self, name, value):
-        setattr(self._replica, name, value)
-
     def compute_gradient(self, batch):
-        time.sleep(self._seconds(self._steps))
-        self.__dict__["_steps"] += 1
+        time.sleep(self.seconds(self.step))
+        self.step += 1
         return self._replica.compute_gradient(batch)
 
 
@@ -54,7 +46,7 @@ def a_trainer(seen, seconds=lambda step: 0, algorithm="fused"):
     """A Trainer with 10 steps per epoch."""
     some, team = some_digits(100, 100), Team()
     strategy = "serial" if team.size == 1 else strategies.Synchronous(team, algorithm)
-    model = Slow(models.softmax(some, seed=team.rank), seconds)
+    model = Slow(models.softmax(some, seed=team.rank), seconds=seconds, step=0)
     return Trainer(model, some, strategy, batch_size=10, progress=False, timeline=seen)
 
 
