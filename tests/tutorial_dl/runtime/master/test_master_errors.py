@@ -13,6 +13,7 @@ from numba_kernels.optimizers import SGD, Adam
 from numba_kernels.team.team import Team
 from tutorial_dl import Trainer, data, models
 from tutorial_dl.layout import Layout
+from tutorial_dl.replica import Traits
 from tutorial_dl.runtime.history import History
 from tutorial_dl.runtime.master.client import Client
 from tutorial_dl.runtime.master.loop import MasterLoop
@@ -22,8 +23,6 @@ from tutorial_dl.runtime.master.topology import Topology
 from tutorial_dl.runtime.master.validation import Part
 from tutorial_dl.runtime.master.worker import Computing
 from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching, Rule
-
-from tutorial_dl.replica import Traits
 
 
 class Overflowing(Around):
