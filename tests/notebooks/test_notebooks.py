@@ -183,3 +183,16 @@ def test_a_notebook_that_takes_too_long_is_ended(tmp_path):
 def test_an_error_on_an_engine_fails_the_notebook(tmp_path):
     cells = CLUSTER, "%%px\nassert 1 == 2, 'not on any rank'", "c.stop()"
     assert "not on any rank" in fails(write(tmp_path / "engine.ipynb", *cells), tmp_path)
+
+
+@pytest.mark.thorough
+def test_nbval_runs_a_notebook_too(tmp_path):
+    """As instructors who have nbval do: pytest --nbval-lax notebooks."""
+    (tmp_path / "home").mkdir()
+    words = ("--nbval-lax", "-q", "-pno:cacheprovider", "-c", os.devnull, "--rootdir", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *map(str, words), str(NOTEBOOKS[0])],
+        capture_output=True, text=True, timeout=SECONDS, env=surroundings(tmp_path / "home"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "passed" in done.stdout and "failed" not in done.stdout

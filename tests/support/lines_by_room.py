@@ -15,7 +15,7 @@ PACKAGES = ("numba_kernels", "tutorial_dl")
 BUDGETS = {  # a room, several, or a file of tutorial_dl
     "numba_kernels": 12000,
     "course": 6000,
-    "model_parallel": 4900,
+    "model_parallel": 6850,
     "cluster": 4400,
     "replica": 4000,
     "tuning": 3200,
@@ -24,16 +24,16 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "data": 3000,
     "training": 2700,
     "interop horovod layers": 2200,
-    "cli config options": 2800,
+    "cli config options": 3450,
     "strategies": 1400,
     "bench": 600,
     "layout": 800,
-    "models checkpoint quality (files)": 2200,
+    "models checkpoint quality (files)": 2600,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
     "numba_kernels": 13300,
     "course": 7950,
-    "model_parallel": 6800,
+    "model_parallel": 6850,
     "cluster": 5960,
     "replica": 5675,
     "tuning": 4230,
@@ -41,10 +41,10 @@ ABOVE = {  # the most lines that these may have until they are within their budg
     "data": 3410,
     "training": 3240,
     "interop horovod layers": 2930,
-    "cli config options": 3400,
+    "cli config options": 3450,
     "strategies": 1750,
     "layout": 1105,
-    "models checkpoint quality (files)": 2550,
+    "models checkpoint quality (files)": 2600,
 }
 
 
