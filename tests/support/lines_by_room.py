@@ -15,7 +15,7 @@ PACKAGES = ("numba_kernels", "tutorial_dl")
 BUDGETS = {  # a room, several, or a file of tutorial_dl
     "numba_kernels": 12000,
     "course": 6000,
-    "model_parallel": 6850,
+    "model_parallel": 4900,
     "cluster": 4400,
     "replica": 4000,
     "tuning": 3200,
@@ -24,11 +24,11 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "data": 3000,
     "training": 2700,
     "interop horovod layers": 2200,
-    "cli config options": 3450,
+    "cli config options": 2800,
     "strategies": 1400,
     "bench": 600,
     "layout": 800,
-    "models checkpoint quality (files)": 2600,
+    "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
     "numba_kernels": 13300,
