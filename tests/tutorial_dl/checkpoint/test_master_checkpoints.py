@@ -318,3 +318,18 @@ def spans(window):
 @pytest.mark.parametrize("window", ["1", "0"])
 def test_timeline(on_ranks, window):
     on_ranks(3, spans, window, env={"NUMBA_KERNELS_WINDOW": window})
+
+
+def test_what_is_left_in_checkpoints_of_earlier_versions():
+    """They had columns of batches, or shares of batches and the next one; 14 samples here."""
+    from tutorial_dl.checkpoint.master import _left
+
+    entry = {"epoch": 3, "parts": 2, "left": [[0, 1, 2], [1, 2]]}  # batches of 2 x 3 samples
+    left = [(6, 9), (12, 13), (13, 14)]
+    assert _left(entry, 3, 14) == {"epoch": 3, "order": 6, "left": left}
+    entry = {"epoch": 4, "position": 2, "pieces": [[0, 1, 3, 3]]}  # batches of 6
+    assert _left(entry, 6, 14) == {"epoch": 4, "order": 6, "left": [(2, 6), (12, 14)]}
+    entry = {"epoch": 4, "position": 3, "pieces": []}  # complete
+    assert _left(entry, 6, 14)["left"] == [(14, 14)]
+    now = {"epoch": 5, "order": 4, "left": [(4, 14)]}
+    assert _left(now, 3, 14) == now
