@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from numba_kernels.allreduce.schedules import SCHEDULES, rounds
+from numba_kernels.allreduce.steps import ENDS
 
 
 @pytest.mark.parametrize("algorithm", SCHEDULES)
@@ -23,6 +24,21 @@ def test_the_messages_leave_the_sum_on_every_rank(algorithm, ranks):
         assert len({m.source for m in messages}) == len({m.target for m in messages})
         assert len({m.source for m in messages}) == len(messages)
     assert (held == (10**ranks - 1) // 9).all()
+
+
+@pytest.mark.parametrize("algorithm", SCHEDULES)
+@pytest.mark.parametrize("ranks", range(1, 10))
+def test_both_ends_of_a_message_know_it(algorithm, ranks):
+    every = [list(SCHEDULES[algorithm](rank, ranks)) for rank in range(ranks)]
+    for at_once in zip(*every, strict=True):
+        sent = {(a, s.to, s.sent, s.chunks) for a, s in enumerate(at_once) if s.to >= 0}
+        received = {
+            (s.source, b, s.received, s.chunks) for b, s in enumerate(at_once) if s.source >= 0
+        }
+        assert sent == received
+    if ranks > 1:  # each part is completed somewhere: there a mean is divided
+        complete = [s for steps in every for s in steps if s.does == ENDS]
+        assert sum((s.received[1] - s.received[0]) / s.chunks for s in complete) > 0.99
 
 
 def costs_of_the_messages():

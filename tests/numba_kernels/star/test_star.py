@@ -269,7 +269,7 @@ def helped():
                 weights, state = star.keep(n), rule.init(n)
                 star.adopt(state)
                 for _ in range(turns * (team.size - 1)):
-                    leaf = star.next(60)
+                    leaf = star.next(600)
                     factor = star.words(leaf)[0]
                     serve(rule, weights, star.sent(leaf), state, star.answer_vector(leaf))
                     rule.update(expected, np.float32(factor) * source, alone)
