@@ -266,8 +266,8 @@ def draw_axes(
                         _square(ax, x + place, y - line, str(number), style.colour(node))
                     if len(ranks) > 1 and numbers is not None:
                         look = (style.RED, "--") if numbers[0] in split else (style.GREY, "-")
-                        low = y - line - 0.5
-                        _frame(ax, x - 0.5, low, len(ranks), 1.0, look[0], linestyle=look[1])
+                        low, wide = y - line - 0.46, len(ranks) - 0.08
+                        _frame(ax, x - 0.46, low, wide, 0.92, look[0], linestyle=look[1])
         notes = ["frame: the ranks of a tensor group, which cut each layer"] * (len(ranks) > 1)
         notes += ["dashed: on several nodes"] * bool(split)
         notes += [f"colour: the node, of {node_size} ranks"] * (node_size is not None)

@@ -30,10 +30,14 @@ _attached, __dir__, __all__ = lazy_loader.attach(
 )
 
 
+GONE = {
+    "Parameter": "write Space.of({name: {'type': ...}}), or Space.of({name: distribution}) with a "
+    "distribution of Optuna's",
+    "regret": "write tuning.problems.search",
+}
+
+
 def __getattr__(name):
-    if name == "Parameter":
-        raise ImportError(
-            "tuning.Parameter is gone: write Space.of({name: {'type': ...}}), or Space.of({name: "
-            "distribution}) with a distribution of Optuna's"
-        )
+    if name in GONE:
+        raise ImportError(f"tuning.{name} is gone: {GONE[name]}")
     return _attached(name)

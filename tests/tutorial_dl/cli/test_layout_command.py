@@ -103,6 +103,8 @@ def test_the_figure_has_every_rank_or_says_what_it_leaves_out():
     axes = {"data": 2, "pipeline": 2, "context": 2, "tensor": 2}
     assert [one for one in texts(axes, 4) if one.isdigit()] == [str(rank) for rank in range(16)]
     assert any("dashed: on several nodes" in one for one in texts(axes, 3))
+    frames = [one.get_linestyle() for one in draw_axes(axes, 3).axes[0].patches]
+    assert frames.count("--") == 3  # of ranks 2 and 3, 8 and 9, 14 and 15
     assert not any("several nodes" in one for one in texts(axes, 4))
     many = texts({"data": 9, "tensor": 16})
     assert {"copy 0", "copy 8", "0", "143", "..."} <= set(many) and "copy 5" not in many

@@ -37,6 +37,27 @@ def test_epochs_of_each_source():
         list(source_of(lambda: iter([1, 2, 3])).epoch(0, 4))
 
 
+class DatasetV2:
+    """Looks like a tf.data.Dataset; -1 is TensorFlow's INFINITE_CARDINALITY, -2 its UNKNOWN."""
+
+    __module__ = "tensorflow.data"
+
+    def __init__(self, number):
+        self.number = number
+
+    def cardinality(self):
+        return self.number
+
+
+@pytest.mark.parametrize(("made", "length", "endless"), [
+    (DatasetV2(5), 5, False), (DatasetV2(0), 0, False), (DatasetV2(-1), None, True),
+    (DatasetV2(-2), None, False), (itertools.count(), None, True), (iter([1, 2]), None, False),
+    ({1: 0, 2: 0}.keys(), 2, False), (lambda: iter([1]), None, False),
+])  # fmt: skip
+def test_what_is_known_of_a_pass(made, length, endless):
+    assert (source_of(made).length, source_of(made).endless) == (length, endless)
+
+
 @pytest.mark.parametrize("made", [
     np.ones(3), [1, 2], (1, 2), {"a": 1}, "text", b"text", range(3), int, None, 3.5,
     np.float32(1), data.curve().train, memoryview(b"abc"),

@@ -11,7 +11,7 @@ from numba_kernels import launch
 from numba_kernels.errors import TeamError
 
 from .elastic.running import LEAST
-from .pickles import dumps, loads
+from .pickles import cloudpickle
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -66,7 +66,8 @@ def run(
     with tempfile.TemporaryDirectory(prefix="horovod-run-") as name:
         folder = Path(name)
         (folder / "path").write_text(json.dumps(sys.path))
-        dumps((func, tuple(args), dict(kwargs or {}))).tofile(folder / "call")
+        call = cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))
+        (folder / "call").write_bytes(call)
         words = ["-m", "tutorial_dl.interop.horovod.launching", name]
         done = launch.run_ranks(
             ranks, words, timeout=timeout, least=min_num_proc,
@@ -132,9 +133,7 @@ def elastic_environment(least: int | None) -> dict[str, str]:
 
 
 def _read(path: Path):
-    import numpy
-
-    return loads(numpy.fromfile(path, numpy.int64))
+    return cloudpickle.loads(path.read_bytes())
 
 
 def work(folder: Path) -> None:
@@ -144,14 +143,14 @@ def work(folder: Path) -> None:
     sys.path += [place for place in found if place not in sys.path]
     try:
         function, args, kwargs = _read(folder / "call")
-        result = dumps(function(*args, **kwargs))
+        result = cloudpickle.dumps(function(*args, **kwargs))
     except BaseException as error:
         followed = ".followed" if isinstance(error, TeamError) else ""
         text = f"rank {rank} failed: {type(error).__name__}: {error}"
         (folder / f"failed-{rank}{followed}").write_text(text)
         raise
     unfinished = folder / f"unfinished-{rank}"
-    result.tofile(unfinished)
+    unfinished.write_bytes(result)
     unfinished.rename(folder / f"result-{rank}")
 
 
