@@ -7,8 +7,8 @@
 1. Every rank announces that it has left all calls of this generation, and waits until all have done
    so. From then on no rank reads the board or sends data.
 2. The ranks clear their parts of the board. Messages still in flight are received and discarded
-   (messages.Flush). Then they make a new communicator (docs/internals.md says why). As all take part
-   in making it, each one knows afterwards that all parts of the board are cleared.
+   (messages.Flush). Then they make a new communicator (docs/internals.md says why). As all take
+   part in making it, each one knows afterwards that all parts of the board are cleared.
 3. If the world has failed on any rank, and all its ranks are in the team, it is recovered, too.
 
 A rank that is interrupted meanwhile can call `recover` again, which continues where it was: each

@@ -210,7 +210,7 @@ def test_results_and_every_option(command, on_ranks, tmp_path):
     assert first["history"][-1]["val_loss"] == first["val_loss"]
     assert 0.5 < first["val_accuracy"] <= 1
     (tmp_path / "first.json").write_text(json.dumps(first))
-    again = json.loads(command("train", "--config", "first.json").stdout)  # json is "-" here, too
+    again = json.loads(command("train", "--config", "first.json", "--json", "-").stdout)
     assert again["val_loss"] == first["val_loss"], "not reproducible"
     assert again["config"] == first["config"]
     own = {"every": 4, "synchronous": False, "moving_rate": 0.5, "momentum": 0.25, "upward": "auto"}

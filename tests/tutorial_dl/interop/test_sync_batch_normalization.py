@@ -239,7 +239,7 @@ def failing_rank(team):
     from numba_kernels import PeerError
     from tutorial_dl import replica
     from tutorial_dl.layers import SyncBatchNormalization, convert
-    from tutorial_dl.replica import collective_layers
+    from tutorial_dl.replica.keras import collective_layers
 
     r = replica.of(convert(plain_model(), team))
     x, y = np.ones((4, 4)), np.ones((4, 2))

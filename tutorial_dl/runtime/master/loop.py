@@ -11,7 +11,7 @@ from numba_kernels.team.team import Team, abort_all
 
 from ...checkpoint.master import MasterSaving
 from ...layout.layout import layout_of
-from ...replica.base import assign
+from ...replica.base import assign, measure
 from ..errors import NotFinite, Terminated
 from ..evaluation import Sums
 from ..loop import Loop
@@ -119,7 +119,7 @@ class MasterLoop(Loop):
         """How ranks send what they measure. The top master, which adds it up, tries. Collective."""
         run, found = self.run, {}
         if run.team.rank == 0:
-            found = run.replica.measure([run.dataset.validation.take(slice(0, 1))])
+            found = measure(run.replica, [run.dataset.validation.take(slice(0, 1))])
         return Sums.of(run.team, found, 0)
 
     # One of these per rank; each returns the checkpoint's path if SIGTERM ended the run
