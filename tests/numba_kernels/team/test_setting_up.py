@@ -101,8 +101,9 @@ def say(text):
 stall._say = say
 from numba_kernels import Team
 
-if rank in (1, 3):
-    while not (folder / "late").exists():
+(folder / str(rank)).touch()
+for name in ["late"] if rank in (1, 3) else ["0", "2"]:  # those in time begin together
+    while not (folder / name).exists():
         time.sleep(0.01)
 team = Team()
 print(f"{rank}: {said[0] if said else ''}", flush=True)
