@@ -465,7 +465,7 @@ class RunConfig:
         sizes = {axis: size for axis, size in sizes.items() if size is not None}
         if not sizes:
             return
-        *_, axis = sizes
+        axis = next(axis for axis in ("context", "tensor", "pipeline") if axis in sizes)
         if self.strategy.strategy != "synchronous":
             raise ValueError(
                 f"--{axis} with strategy {self.strategy.strategy!r}: use 'synchronous'"
@@ -484,7 +484,7 @@ class RunConfig:
 
 # The axes along which a model is cut, and for each option those that have no effect without it, or
 # that do not fit it
-AXES = ("pipeline", "tensor", "context")
+AXES = ("pipeline", "context", "tensor")
 NEEDED_BY = {
     "pipeline": ("micro_batches", "pipeline_schedule", "chunks", "cut_at", "recompute"),
     "tensor": ("tensor_rules", "sequence_parallel"),

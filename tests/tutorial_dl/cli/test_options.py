@@ -264,6 +264,10 @@ def test_defaults_and_ranges_are_those_of_the_rules():
         ({"ranks": 6, "tensor": 2, "pipeline": 2}, "2 stages of tensor groups of 2"),
         ({"monitor": "val_loss"}, "--monitor has no effect without --patience or --save-best"),
         ({"monitor": "val_x", "patience": 1}, "say what is better, val_x:max or val_x:min"),
+        (
+            {"ranks": 4, "context": 2, "tensor": 3},
+            "context groups of 2 x 3 ranks: use a multiple of 6",
+        ),
         ({"tensor_rules": "a=rows"}, "--tensor-rules has no effect without --tensor"),
         ({"sequence_parallel": True}, "--sequence-parallel has no effect without --tensor"),
         (
