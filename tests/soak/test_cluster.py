@@ -12,9 +12,8 @@ notebook = view.notebook
 
 
 def test_who_waits_in_a_team(team_cluster, bound):
-    for wait in cells.WAITS:
-        cells.test_who_waits_in_a_team_raises_too(team_cluster, wait)
-    cells.test_exit_in_a_cell_is_a_failure(team_cluster)
+    for name in cells.RAISES:
+        cells.test_who_waits_in_a_team_raises_too(team_cluster, name)
     cells.test_a_mismatch_names_both(team_cluster)
     bound(cells.WAITING, 2)
 
@@ -35,16 +34,16 @@ def test_interrupt(team_cluster, tmp_path, bound, code):
 
 
 def test_interrupt_of_a_raw_mpi_call(shared_cluster, tmp_path, bound):
-    cells.test_interrupt_of_a_raw_mpi_call(shared_cluster, tmp_path)
-    bound("Ctrl-C in a raw MPI call is answered", 2.9)
+    cells.test_what_an_interrupt_cannot_end_is_named(shared_cluster, tmp_path, "raw MPI")
+    bound("Ctrl-C is answered: raw MPI", 2.9)
 
 
 def test_interrupts_that_are_ignored(shared_cluster, tmp_path, bound):
     (tmp_path / "second").mkdir()
     cells.test_a_second_interrupt_does_not_wait(shared_cluster, tmp_path / "second")
     bound("a second Ctrl-C does not wait", 1)
-    cells.test_ranks_that_ignore_an_interrupt_are_named(shared_cluster, tmp_path)
-    bound("ranks that ignore Ctrl-C are named", 4.5)
+    cells.test_what_an_interrupt_cannot_end_is_named(shared_cluster, tmp_path, "ignores")
+    bound("Ctrl-C is answered: ignores", 4.5)
 
 
 def test_timeout(shared_cluster, bound):
@@ -81,7 +80,7 @@ def test_20_restarts(tests, private, bound, tmp_path):
 
 
 def test_a_cluster_that_was_joined_stops(tests, private, bound):
-    tests("test_cluster_list").test_stop_by_one_who_joined_ends_it_for_all()
+    tests("test_cluster_list").test_a_second_notebook_joins_restarts_and_stops()
     bound("a cluster that was joined stops", 14)
 
 

@@ -194,12 +194,15 @@ def take_folder(name: str | None, stem: str) -> tuple[str, Path]:
     # This frees the names of dead clusters. A cluster that replaced another one has its name, but
     # not its folder.
     names = {record.name for record in load_all()}
+    try:
+        home().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(home(), error) from None
     for number in itertools.count(1):
         candidate = name or (stem if number == 1 else f"{stem}-{number}")
         folder = home() / (PREFIX + candidate)
         if candidate not in names:
             try:
-                home().mkdir(parents=True, exist_ok=True)
                 folder.mkdir(mode=0o700)  # atomic: of two processes, only one succeeds
             except FileExistsError:
                 pass

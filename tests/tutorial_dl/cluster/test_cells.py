@@ -60,32 +60,38 @@ def running(folder, code: str) -> str:
 # A rank raises ---------------------------------------------------------------------------------
 
 WAITING = "ranks that wait in a team hear of a failure"
-WAITS = {
-    "allreduce": "team.allreduce(x)",
-    "barrier": "team.barrier()",
-    "allgather": "team.allgather(x)",
-    "broadcast": "team.broadcast(x, root=1)",
+FOLLOWS = "PeerError: rank {} failed: {}"
+BAD = "ValueError: bad batch"
+RAISES = {  # a cell, and the lines of its error
+    **{
+        call: (
+            f"if rank == 1: raise ValueError('bad batch')\nteam.{call}",
+            [f"rank 1: {BAD}", *(f"rank {k}: {FOLLOWS.format(1, BAD)}" for k in (0, 2))],
+        )
+        for call in ("allreduce(x)", "barrier()", "allgather(x)", "broadcast(x, root=1)")
+    },
+    "exit": (
+        "import sys\nif rank == 2: sys.exit(3)\nteam.barrier()",
+        [
+            "rank 2: SystemExit: 3",
+            *(f"rank {k}: {FOLLOWS.format(2, 'SystemExit: 3')}" for k in (0, 1)),
+        ],
+    ),
+    "wrapped": (  # an error that a peer's has caused is no cause
+        "if rank == 2: raise ValueError('bad batch')\ntry:\n    team.barrier()\n"
+        "except Exception as error:\n    raise RuntimeError('wrapped') from error",
+        [f"rank 2: {BAD}", *(f"rank {k}: RuntimeError: wrapped" for k in (0, 1))],
+    ),
 }
 
 
-@pytest.mark.thorough(but=["window-barrier", "messages-allreduce"])
-@pytest.mark.parametrize("wait", WAITS)
-def test_who_waits_in_a_team_raises_too(team_cluster, wait):
-    c = team_cluster
+@pytest.mark.thorough(but=["window-barrier()", "messages-allreduce(x)", "window-exit"])
+@pytest.mark.parametrize("name", RAISES)
+def test_who_waits_in_a_team_raises_too(team_cluster, name):
+    c, (code, lines) = team_cluster, RAISES[name]
     c.run(TEAM)
-    code = f"if rank == 1: raise ValueError('bad batch')\n{WAITS[wait]}"
-    summary = failing(c, code, took=WAITING)
-    follows = "PeerError: rank 1 failed: ValueError: bad batch"
-    assert summary == ["rank 1: ValueError: bad batch", f"rank 0: {follows}", f"rank 2: {follows}"]
+    assert failing(c, code, took=WAITING) == lines
     c.run(TEAM + "\nassert (x == 3).all() and kept == 10 * rank")  # the next cell works
-
-
-def test_exit_in_a_cell_is_a_failure(team_cluster):
-    team_cluster.run(TEAM)
-    code = "import sys\nif rank == 2: sys.exit(3)\nteam.barrier()"
-    summary = failing(team_cluster, code, took=WAITING)
-    assert summary[0] == "rank 2: SystemExit: 3"
-    assert summary[1:] == [f"rank {k}: PeerError: rank 2 failed: SystemExit: 3" for k in (0, 1)]
 
 
 def test_a_mismatch_names_both(team_cluster):
@@ -115,19 +121,6 @@ def test_equal_errors_are_shown_once(shared_cluster):
     assert "return 1 / k" not in str(error.value)
     assert error.value.__notes__ == [ANSI.sub("", error.value.traceback)]
     assert error.value.failures[2].name == "ZeroDivisionError"
-
-
-def test_an_error_caused_by_a_peers_is_no_cause(shared_cluster):
-    shared_cluster.run(TEAM)
-    code = """
-if rank == 2: raise ValueError('the cause')
-try:
-    team.barrier()
-except Exception as error:
-    raise RuntimeError('wrapped') from error
-"""
-    summary = failing(shared_cluster, code)
-    assert [line.split(":")[1].strip() for line in summary] == ["ValueError", *2 * ["RuntimeError"]]
 
 
 def test_output_comes_once_and_before_the_end(shared_cluster, capsys, tmp_path):
@@ -271,21 +264,6 @@ def test_interrupt(team_cluster, tmp_path, code):
     c.run(TEAM + "\nassert (x == 3).all() and kept == 10 * rank")
 
 
-@pytest.mark.thorough
-def test_interrupt_of_a_raw_mpi_call(shared_cluster, tmp_path):
-    code = "if rank: comm.recv(source=0)\nelse: time.sleep(100)"
-    with ctrl_c_after(0.5, tmp_path) as sent:
-        summary = failing(shared_cluster, running(tmp_path, code), CellInterrupted)
-        clock.note("Ctrl-C in a raw MPI call is answered", time.monotonic() - sent[0])
-    assert summary == [
-        "interrupted: 1 of 3 ranks stopped, ranks 1, 2 did not stop",
-        "ranks 1, 2 are blocked in comm.recv(source=0) (line 2), which nothing can interrupt",
-        OFFER,
-    ]
-    shared_cluster.run("comm.send(0, 1), comm.send(0, 2)", ranks=[0])
-    shared_cluster.run("pass")
-
-
 def test_a_second_interrupt_does_not_wait(shared_cluster, tmp_path):
     code = """
 end = time.monotonic() + 4
@@ -302,8 +280,7 @@ while time.monotonic() < end:
     shared_cluster.run("pass")  # waits for these ranks
 
 
-def test_ranks_that_ignore_an_interrupt_are_named(shared_cluster, tmp_path):
-    code = """
+IGNORES = """
 def ignore():
     try:
         time.sleep(6)
@@ -312,22 +289,46 @@ def ignore():
 if rank: ignore()
 else: time.sleep(6)
 """
+INTERRUPTED = {  # a cell, the lines of its error, and what lets its ranks go on
+    "raw MPI": (
+        "if rank: comm.recv(source=0)\nelse: time.sleep(100)",
+        [
+            "interrupted: 1 of 3 ranks stopped, ranks 1, 2 did not stop",
+            "ranks 1, 2 are blocked in comm.recv(source=0) (line 2), which nothing can interrupt",
+            OFFER,
+        ],
+        "comm.send(0, 1), comm.send(0, 2)",
+    ),
+    "ignores": (
+        IGNORES,
+        [
+            "interrupted: 1 of 3 ranks stopped, ranks 1, 2 did not stop",
+            "ranks 1, 2 are in time.sleep(5) (line 8)",  # where the cell calls it
+            OFFER,
+        ],
+        "pass",
+    ),
+    "cause": (
+        "if rank == 2: 1 / 0\ntime.sleep(100)",
+        [
+            "rank 2: ZeroDivisionError: division by zero",
+            *("rank 0: KeyboardInterrupt", "rank 1: KeyboardInterrupt", "interrupted"),
+        ],
+        "pass",
+    ),
+}
+
+
+@pytest.mark.thorough(but=["ignores", "cause"])
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_what_an_interrupt_cannot_end_is_named(shared_cluster, tmp_path, name):
+    code, lines, then = INTERRUPTED[name]
+    kind = CellError if name == "cause" else CellInterrupted
     with ctrl_c_after(0.5, tmp_path) as sent:
-        summary = failing(shared_cluster, running(tmp_path, code), CellInterrupted)
-        clock.note("ranks that ignore Ctrl-C are named", time.monotonic() - sent[0])
-    assert summary[:2] == [
-        "interrupted: 1 of 3 ranks stopped, ranks 1, 2 did not stop",
-        "ranks 1, 2 are in time.sleep(5) (line 8)",  # where the cell calls it
-    ]
-    shared_cluster.run("pass")  # waits for these ranks
-
-
-def test_a_cause_comes_before_an_interrupt(shared_cluster, tmp_path):
-    with ctrl_c_after(0.5, tmp_path):
-        code = running(tmp_path, "if rank == 2: 1 / 0\ntime.sleep(100)")
-        summary = failing(shared_cluster, code)
-    assert summary[0] == "rank 2: ZeroDivisionError: division by zero"
-    assert summary[1:] == ["rank 0: KeyboardInterrupt", "rank 1: KeyboardInterrupt", "interrupted"]
+        assert failing(shared_cluster, running(tmp_path, code), kind) == lines
+        clock.note(f"Ctrl-C is answered: {name}", time.monotonic() - sent[0])
+    shared_cluster.run(then, ranks=[0])
+    shared_cluster.run("pass")  # waits for the ranks
 
 
 def test_timeout(shared_cluster):

@@ -100,7 +100,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.thorough
-def test_a_second_notebook_joins_restarts_and_leaves():
+def test_a_second_notebook_joins_restarts_and_stops():
     assert cluster.list() == []
     with other("c = cluster.start(n=2); c.client[:].execute('x = 5', block=True)") as first:
         [entry] = cluster.list()

@@ -37,9 +37,11 @@ def test_a_full_disk_is_named_and_nothing_stays(tmp_path, monkeypatch):
     assert not list(folder.iterdir())
 
 
-def test_a_home_that_cannot_be_written_is_named(monkeypatch):
-    monkeypatch.setenv("IPYTHONDIR", "/proc/no-such-folder")  # root can't write there either
-    assert registry.load_all() == []
-    says = "cannot write /proc/no-such-folder/tutorial_dl_local: .*; make room there, or set IPYTHO"
-    with pytest.raises(registry.ClusterError, match=says):
-        registry.take_folder(None, "local")
+def test_a_home_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    (tmp_path / "a file").touch()
+    for home, why in (("/proc/no-such-folder", ".*"), (tmp_path / "a file", "File exists")):
+        monkeypatch.setenv("IPYTHONDIR", str(home))  # root can't write there either
+        assert registry.load_all() == []
+        says = f"cannot write {home}: {why}; make room there, or set IPYTHONDIR to another folder"
+        with pytest.raises(registry.ClusterError, match=says):
+            registry.take_folder(None, "local")
