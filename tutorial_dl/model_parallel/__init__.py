@@ -11,9 +11,7 @@ keras_graph.py      the nodes of a Keras model in order; keras_stages.py: where 
                     keras_stage_rules.py: what can't be; keras_stage.py: a stage,
                     keras_passes.py: its two passes as graphs
 pipeline.py         runs a schedule; pipelined.py: the model of this rank as a Replica
-tensor.py           each layer over several ranks, by columns, rows, heads or channels;
-                    tensor_layers.py has the layers of a rank, reductions.py what they send,
-                    tensor_replica.py the Replica that is trained
+tensor.py           the lesson, in numpy: layers over several ranks, by columns, rows, heads
 keras_rules.py      which layers of a Keras model are cut how; keras_tensor.py cuts them,
                     keras_tensor_layers.py has the layers, keras_tensor_replica.py the Replica;
                     keras_tensor_sequence.py: the sequence-parallel form
@@ -29,11 +27,10 @@ keras_context.py    Keras models on parts of sequences, by the rules of keras_co
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
+_find, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "context": ["RingAttention"],
-        "context_replica": ["ContextReplica"],
         "grid": ["Grid"],
         "keras_context_replica": ["KerasContextReplica"],
         "keras_tensor_replica": ["KerasTensorReplica"],
@@ -45,7 +42,16 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "sharded": ["ShardedReplica"],
         "simulating": ["Timetable", "simulate"],
         "tensor": ["TensorReplica", "split"],
-        "tensor_replica": ["LayeredTensorReplica"],
         "zero": ["ZeRO"],
     },
 )
+
+
+def __getattr__(name: str):
+    if name in ("ContextReplica", "LayeredTensorReplica"):
+        raise ImportError(  # its words come through an import as they are
+            f"model_parallel.{name} is gone: train a Keras model, such as gpt, by "
+            "KerasContextReplica or KerasTensorReplica; the lessons in numpy are RingAttention and "
+            "TensorReplica"
+        )
+    return _find(name)

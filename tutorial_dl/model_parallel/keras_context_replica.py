@@ -67,10 +67,6 @@ class OnParts(KerasReplica):
         """Whole inputs, of which the model takes its part, and this rank's part of targets."""
         return self._arrays(batch)[:2]
 
-    def part_of_inputs(self, x: Any) -> Any:
-        """The same inputs: the model takes its part of them."""
-        return x
-
     def check_part(self, batch: Batch) -> None:
         """Raise ValueError if loss or metrics are none of positions, or targets have none."""
         if self.sequences is None:

@@ -1,7 +1,7 @@
 """`ShardedReplica`: data parallelism with gradients, and in stage 3 also weights, divided (ZeRO).
 
     team = Team()
-    replica = ShardedReplica(model, team, stage=3)      # a Keras model, or a LayeredReplica
+    replica = ShardedReplica(model, team, stage=3)      # of a Keras model
     Trainer(replica, data).fit(5)
 
 The model is cut into groups of layers, as a pipeline cuts it into stages (stages.py). Every rank
@@ -37,18 +37,9 @@ from tutorial_dl import replica as replicas
 from tutorial_dl.data.dataset import Data, each_array, share
 from tutorial_dl.data.elements import samples_of
 from tutorial_dl.model_parallel.shards import Shards, check_divisible
-from tutorial_dl.model_parallel.stages import LayeredParts, Parts
+from tutorial_dl.model_parallel.stages import Parts
 from tutorial_dl.replica.accumulating import check_times
-from tutorial_dl.replica.base import (
-    Batch,
-    Brought,
-    LossNotFinite,
-    Replica,
-    Segment,
-    plain,
-    save_arrays,
-)
-from tutorial_dl.replica.layered import LayeredReplica, loss_of
+from tutorial_dl.replica.base import Batch, Brought, LossNotFinite, Replica, Segment
 from tutorial_dl.replica.layers import At
 
 GROUPS = 16  # a group has at most 1/16 of the weights, or one layer
@@ -59,7 +50,7 @@ class ShardedReplica(Replica):
 
     Args:
         model: The whole model, the same on every rank: a compiled Keras model, functional or
-            sequential, or a LayeredReplica. Use it through this replica from now on.
+            sequential. Use it through this replica from now on.
         team: The ranks that train it together.
         stage: Of ZeRO: 2 divides gradients and the optimizer's state, 3 also weights.
 
@@ -122,8 +113,6 @@ class ShardedReplica(Replica):
         self.inner.gradient = np.zeros(0, self.dtype)
         if stage == 3:
             self.inner.parameters = np.zeros(0, self.dtype)
-        if isinstance(self.inner, LayeredReplica):
-            self.inner.weights = self.inner.weights_gradient = []
 
     @property
     def stage(self) -> int:
@@ -284,10 +273,6 @@ class ShardedReplica(Replica):
         Args:
             parameters: The whole model's, in stage 3; in stage 2 each rank has them.
         """
-        if self.model is None:
-            whole = self.parameters if parameters is None else parameters
-            save_arrays(self, path, self.parts.segments, whole)
-            return
         parts = [part for part in self.shards.parts if part.space and parameters is not None]
         try:
             for part in parts:
@@ -298,54 +283,8 @@ class ShardedReplica(Replica):
                 part.space.drop()
 
 
-class Head:
-    """Inputs, loss and metrics of a LayeredReplica, whose layers are computed elsewhere."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def samples(self, batch: Batch) -> int:
-        return len(plain(batch)[0])
-
-    def inputs(self, batch: Batch) -> list[np.ndarray]:
-        return [self.inner.inputs(batch[0])]
-
-    def at(self, training: bool) -> At:
-        return self.inner.at(training)
-
-    def loss(self, y: list, batch: Batch) -> tuple[float, list[np.ndarray]]:
-        """Mean loss, and its gradient by the outputs."""
-        loss, _, g = loss_of(self.inner.loss, y[0], batch[1])
-        return loss / len(g), [g * g.dtype.type(1 / len(g))]
-
-    def outputs(self, y: list) -> Any:
-        if self.inner.loss != "cross_entropy":
-            return y[0]
-        z = np.exp(y[0] - y[0].max(axis=-1, keepdims=True))
-        return z / z.sum(axis=-1, keepdims=True)
-
-    def measure(self, pairs: Iterable[tuple[Batch, list]]) -> dict[str, Any]:
-        """As `Replica.measure`, for batches with the model's outputs."""
-        loss, right, samples = 0.0, 0.0, 0
-        for batch, y in pairs:
-            targets = plain(batch)[1]
-            more, hits, _ = loss_of(self.inner.loss, y[0], targets)
-            loss, samples = loss + more, samples + len(y[0])
-            right += hits * len(y[0]) / max(np.size(targets), 1)
-        sums = {"samples": samples, "loss": loss}
-        return sums | ({"accuracy": right} if self.inner.loss == "cross_entropy" else {})
-
-    def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
-        return Replica.metrics_of(self.inner, sums)
-
-    def try_out(self, batch: Batch, shared: bool) -> None:
-        pass
-
-
 def parts_of(replica: Replica, stage: int) -> tuple[Parts, Any]:
     """The layers of a replica, and its loss; ValueError if ranks can't divide it."""
-    if isinstance(replica, LayeredReplica):
-        return LayeredParts(replica), Head(replica)
     if type(replica).__name__ == "KerasReplica":  # without importing TensorFlow
         from tutorial_dl.model_parallel.keras_sharded import KerasHead, check
         from tutorial_dl.model_parallel.keras_stages import KerasParts
@@ -354,8 +293,8 @@ def parts_of(replica: Replica, stage: int) -> tuple[Parts, Any]:
         keras_parts = KerasParts(replica, f"shard {stage}")
         return keras_parts, KerasHead(keras_parts)
     raise ValueError(
-        f"a {type(replica).__name__} can't be divided layer by layer: shard {stage} takes Keras "
-        "models, model 'transformer' and LayeredReplica; use shard 1"
+        f"shard {stage} takes Keras models, such as gpt and mlp, and this is a "
+        f"{type(replica).__name__}: use shard 1; of numpy layers, model_parallel.ZeRO is the lesson"
     )
 
 

@@ -291,3 +291,35 @@ def test_costs_of_slices_and_a_proposal(capsys):
     assert any("data 2 x tensor 3" in one and "can't be divided evenly" in one for one in lines)
     assert sum("<- proposed" in one for one in lines) == 1
     assert lines[-2].startswith("proposed: ") and "within 10.2 MiB per rank" in lines[-2]
+
+
+DIES = """
+from tutorial_dl.data import digits
+DATA = digits()
+import os, signal
+from mpi4py import MPI
+from tutorial_dl.data import Data, Dataset
+class Dies(Data):
+    times = 0
+    def take(self, samples):
+        Dies.times += 1
+        if MPI.COMM_WORLD.rank == 1 and Dies.times > 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().take(samples)
+def data():
+    train = Dies(DATA.train.inputs, DATA.train.targets)
+    return Dataset('some', train, DATA.validation, classes=DATA.classes)
+"""
+
+
+def a_rank_dies(tmp_path):
+    """The command ends, in one line; `make soak` does it, too."""
+    _, _, *data = options_of(tmp_path, __file__, DIES)
+    done = train_command("--model", "mlp", *data, "--tensor", 2, "--quiet")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "a rank was ended by signal SIGKILL" in done.stderr
+
+
+@pytest.mark.thorough
+def test_a_rank_that_dies_ends_all(tmp_path):
+    a_rank_dies(tmp_path)
