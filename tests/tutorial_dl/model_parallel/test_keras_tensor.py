@@ -9,9 +9,11 @@ from divided_models import (
     Fails,
     fails_and_recovers,
     in_float64,
+    options_of,
     same_file,
     same_training,
     same_vectors,
+    train_command,
 )
 from keras_networks import keras, layers
 
