@@ -13,7 +13,7 @@ So 1 - `ratio` is the bubble of a typical step, and the limit is what the schedu
 F = B = W. `bubble` is that of the quickest step, because other programs can only add time.
 
 `lost` says what a typical step takes beyond that bubble, as shares of it. The step is replayed from
-the times that its actions took (`simulating.replay`):
+the times that its actions took (`replay`):
 
 - *ranks*: F, B and W of one rank take longer than those of the other, on average over the step;
 - *actions*: one F takes longer than another on the same rank, likewise B and W;
@@ -32,7 +32,8 @@ from numba_kernels.bench.timing import keep_memory
 from numba_kernels.team.team import Team
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.pipelined import PipelinedReplica
-from tutorial_dl.model_parallel.simulating import replay, simulate
+from tutorial_dl.model_parallel.schedules import Action
+from tutorial_dl.model_parallel.simulating import Timetable, played, simulate
 from tutorial_dl.replica.layered import LayeredReplica
 from tutorial_dl.replica.layers import At, Dense
 
@@ -108,6 +109,27 @@ def measured(team: Team, replica: PipelinedReplica, batch: tuple) -> tuple[float
     work = sum(map(table.busy, range(team.size))) / team.size
     alike, by_rank, by_action = (replay(table, how).seconds for how in ("all", "ranks", ""))
     return taken, work, by_rank - alike, by_action - by_rank, taken - by_action
+
+
+def replay(table: Timetable, alike: str = "") -> Timetable:
+    """The step of a measured timetable, as if messages and Python between actions took no time.
+
+    Args:
+        table: What was measured.
+        alike: "" replays each action as long as it took; "ranks" gives all F of a rank its mean
+            time, and likewise B and W; "all" gives all F of all ranks their mean time.
+    """
+    found: dict[tuple, list[float]] = {}
+
+    def key(rank: int, action: Action) -> tuple:
+        return {"": (rank, action), "ranks": (rank, action.kind), "all": (action.kind,)}[alike]
+
+    for one in table.spans:
+        if not one.action.message:
+            found.setdefault(key(one.rank, one.action), []).append(one.end - one.begin)
+    means = {name: sum(times) / len(times) for name, times in found.items()}
+    spans, _ = played(table.schedule, lambda rank, action: means[key(rank, action)])
+    return Timetable(table.schedule, tuple(spans))
 
 
 def merged(starts: list[list[dict]]) -> list[dict]:

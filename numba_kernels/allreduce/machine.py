@@ -1,7 +1,8 @@
-"""The machine that costs.py predicts for: measured curves, or the textbook's straight lines."""
+"""The machine that costs are predicted for: measured curves, or the textbook's straight lines."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Machine:
-    """The measurements of `measure(team)`; curves are None where they do not apply."""
+    """The measurements of `measure(team)`, or what a machine is said to do.
+
+    Curves are None where they do not apply.
+    """
 
     alpha: float  # latency, seconds per message, fitted to `message`
     beta: float  # seconds per byte sent, fitted to `message`
@@ -40,6 +44,12 @@ class Machine:
     ranks: int = 0  # that took part
     per_node: int = 1  # smallest number of ranks on a node
     nodes: int = 0  # 0: ranks / per_node
+    memory: float = inf  # bytes per rank
+    flops: float = inf  # operations per second that a rank reaches
+
+    def link(self, span: int) -> Curve:
+        """A message within groups of `span` neighbouring ranks: between nodes, if any needs it."""
+        return self.message if self.lane is None or self.per_node % span == 0 else self.lane
 
 
 def straight(alpha: float, beta: float, gamma: float) -> Machine:

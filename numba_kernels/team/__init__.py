@@ -1,6 +1,6 @@
 """Teams: ranks that communicate, and never hang.
 
-team.py      what users call
+team.py      what users call; collectives.py: the part of it that other teams can offer, too
 waiting.py   bounded waits, with a look at the mailbox between them
 failure.py   a rank fails: how the others hear of it; mailbox.py carries the letters
 stall.py     reports of long waits; activity.py: what a process is doing, for its other threads
@@ -18,6 +18,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submodules=[
         "activity",
         "bytes",
+        "collectives",
         "exchange",
         "failure",
         "mailbox",

@@ -40,6 +40,7 @@ from ..shared.node_array import AT
 from ..shared.segments import unlink_segments
 from ..spans import announces
 from . import recovery, regrouping, windows
+from .collectives import Clock
 from .failure import abort_all
 from .mailbox import Mailbox
 from .waiting import PATIENCE, SETUP_SECONDS, Waiting
@@ -71,7 +72,10 @@ class Team(Waiting):
         node: the ranks that share memory with this one, itself included, in order.
         nodes: for every node, its ranks in order.
         machine: latency and bandwidths by which "auto" chooses (allreduce/costs.py).
+        clock: real time.
     """
+
+    clock = Clock()
 
     @announces("Team")
     def __init__(

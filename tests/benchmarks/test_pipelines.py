@@ -12,6 +12,8 @@ from benchmarks import __main__ as commands
 from benchmarks import pipeline_throughput as throughput
 from benchmarks import pipelines, torch_peers
 from numba_kernels.bench.rows import merge
+from tutorial_dl.model_parallel.schedules import Action, gpipe
+from tutorial_dl.model_parallel.simulating import Span, Timetable
 from tutorial_dl.replica import LayeredReplica
 from tutorial_dl.replica.layers import Dense
 
@@ -138,3 +140,21 @@ def test_bubbles_in_words():
     measured = ["0.350", "0.333", "1.05", "0.360", "0.010", "0.020", "0.003"]
     assert lines[1].split() == ["gpipe,", "m", "=", "2", *measured]
     assert len(lines) == 2 and pipelines.text(rows[1:]) == ""
+
+
+def test_a_measured_step_is_replayed_without_messages():
+    """Two stages, two micro-batches. Rank 0 is slow in F1, and rank 1 in F0 and in each B."""
+    seconds = ["F0 1 F1 7 B0 2 W0 1 B1 2 W1 1", "F0 5 F1 3 B0 3 W0 1 B1 3 W1 1"]
+    spans = [Span(1, Action.of("recv F0"), 0.0, 9.0)]
+    for rank, words in enumerate(seconds):
+        now, pairs = 10.0 * rank, words.split()
+        for action, taken in zip(pairs[::2], map(float, pairs[1::2]), strict=True):
+            spans.append(Span(rank, Action.of(action), now, now + taken))
+            now += taken + 0.5
+    table = Timetable(gpipe(2, 2), tuple(spans))
+    # F0 and F1 of rank 0, then all that is left on rank 1, then B1 and W1 of rank 0
+    assert pipelines.replay(table).seconds == (1 + 7) + (3 + 4 + 4) + 3
+    # With means, F0 of rank 0 and all of rank 1
+    assert pipelines.replay(table, "ranks").seconds == 4 + (4 + 4 + 4 + 4) + 3
+    assert pipelines.replay(table, "all").seconds == 4 + (4 + 4 + 3.5 + 3.5) + 3.5
+    assert pipelines.replay(table).busy(1) == table.busy(1) == 16

@@ -11,7 +11,7 @@ NOTEBOOK = Notebook("06")
 def run_here(code: str) -> None:
     """Run `code` as a learner's cell would; every rank calls this."""
     from tutorial_dl.course.exercises import check
-    from tutorial_dl.training.prediction import step_seconds
+    from tutorial_dl.simulate.steps import step_seconds
 
     names = {"np": np, "check": check, "step_seconds": step_seconds}
     exec(compile(code, "cell", "exec"), names)

@@ -6,7 +6,7 @@ from exercise_cells import of_exercises, says
 from notebook_cells import Notebook
 
 from tutorial_dl.course.exercises import check, notebook_19
-from tutorial_dl.course.foundations import Cut, Job, Machine, Transformer, cost, possible
+from tutorial_dl.simulate import Cut, Job, Transformer, cost, gpus, possible
 
 test_solutions, test_open_cells = of_exercises("19", "19.cut")
 
@@ -14,7 +14,7 @@ test_solutions, test_open_cells = of_exercises("19", "19.cut")
 def test_which_cuts_are_right(capsys):
     every = possible(32, notebook_19.MODEL, notebook_19.JOB)
     right = [cut for cut in every if check("19.cut", cut)]
-    assert right == [Cut(2, 4, 1, 4), Cut(1, 8, 2, 2)]
+    assert set(right) == {Cut(2, 4, 1, 4), Cut(1, 8, 2, 2)}
     capsys.readouterr()
     for cut in set(every) - set(right):
         line = says(capsys, "19.cut", cut)
@@ -31,9 +31,10 @@ def test_the_exercise_is_that_of_the_text():
     (text,) = [cell for cell in Notebook("19").cells("markdown") if "## Exercise" in cell]
     machine, job = notebook_19.MACHINE, notebook_19.JOB
     for words in (
-        f"**{notebook_19.RANKS} GPUs of {machine.memory / 1e9:g} GB, in nodes of {machine.node}**",
-        f"{machine.inside / 1e9:g} GB/s within a node",
-        f"**{machine.between / 1e9:g} GB/s between nodes**",
+        f"**{notebook_19.RANKS} GPUs of {machine.memory / 1e9:g} GB, in nodes of "
+        f"{machine.per_node}**",
+        f"{1e-9 / machine.message(1):g} GB/s within a node",
+        f"**{1e-9 / machine.lane(1):g} GB/s between nodes**",
         rf"${machine.flops / 1e14:g} \cdot 10^{{14}}$ operations",
         f"{job.batch} sequences of {job.length:,} tokens",
         f"at most {notebook_19.SECONDS:g} seconds",
@@ -51,7 +52,7 @@ def test_the_exercise_is_that_of_the_text():
     ],
 )
 def test_a_cut_that_can_not_be_made(cut, job, axis):
-    machine = Machine(4, 1e9, 1e12, 1e9, 1e9)
+    machine = gpus(4, 1e9, 1e12, 1e9, 1e9)
     with pytest.raises(ValueError, match=axis):
         cost(cut, Transformer(32, 4096, 32, 50_257), job, machine)
 
@@ -64,4 +65,5 @@ def test_what_the_solution_says():
     assert round(found(8, 1, 1, 4).bytes / 1e9) == 27
     assert round(found(4, 2, 1, 4).bytes / 1e9, 2) == 24.07
     slow = found(1, 8, 1, 4)
-    assert round(slow.step, 1) == 8.5 and slow.bytes < 24e9 and slow.most == "bubble"
+    assert round(slow.step, 1) == 8.5 and slow.bytes < 24e9
+    assert slow.seconds["bubble"] > slow.seconds["tensor"] > 0

@@ -15,8 +15,8 @@ import right_functions as right
 from exercise_cells import one_line
 
 from tutorial_dl.course.exercises import check
-from tutorial_dl.course.foundations import Cut
 from tutorial_dl.layout import Layout
+from tutorial_dl.simulate import Cut
 
 # Numbers ---------------------------------------------------------------------------------------
 

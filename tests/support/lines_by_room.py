@@ -19,6 +19,7 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "cluster": 4400,
     "replica": 4000,
     "tuning": 3200,
+    "simulate": 850,
     "runtime": 3000,
     "data": 3000,
     "training": 2700,

@@ -1,7 +1,7 @@
 """`python -m tutorial_dl layout --for MODEL -n N`: ways to cut a Keras model over N ranks.
 
 The model is built and timed on this process alone, on a batch of real data; what N ranks need is
-predicted from that (model_parallel/proposing.py), and nothing is started.
+predicted from that (simulate/cuts.py), and nothing is started.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ def main(
 
     rule = optimizers.get(optimizer)
     replica, batch = built(model, data or ("text" if model in TEXT else "digits"), batch_size)
-    found, seconds = proposals(replica, batch, ranks, rule.slots, sequence)
-    from tutorial_dl.model_parallel.proposing import choice
+    found, seconds, axes = proposals(replica, batch, ranks, rule.slots, sequence)
+    from tutorial_dl.simulate.cuts import choice
 
     best, why = choice(found, None if memory is None else memory * (1 << 30))
     told = {
         "model": model, "ranks": ranks, "batch_size": len_of(batch),
         "sequence_parallel": sequence,
         "weights": int(replica.parameters.size), "seconds_on_one_rank": seconds,
-        "proposals": [as_json(one) for one in found], "proposed": best, "why": why,
+        "proposals": [as_json(one, axes) for one in found], "proposed": best, "why": why,
     }  # fmt: skip
     text = json_format.dumps(told)
     if json not in (None, "-"):
         Path(json).write_text(text + "\n")
-    print(text if json == "-" else "\n".join(table(told, found)))
+    print(text if json == "-" else "\n".join(table(told, found, axes)))
 
 
 def built(model: str, data: str, batch_size: int) -> tuple[Any, Any]:
@@ -68,30 +68,32 @@ def built(model: str, data: str, batch_size: int) -> tuple[Any, Any]:
 
 def proposals(
     replica: Any, batch: Any, ranks: int, slots: int, sequence: bool = False
-) -> tuple[list, float]:
-    """(All cuts over so many ranks, the fastest first; seconds of a gradient on one rank).
+) -> tuple[list, float, list[str]]:
+    """(All cuts over so many ranks, the fastest first; seconds of a gradient on one rank; axes).
 
     `sequence`: tensor parallelism is its sequence-parallel form.
     """
+    from numba_kernels.allreduce.machine import straight
     from tutorial_dl.data import Data
     from tutorial_dl.model_parallel.keras_costs import Measured
-    from tutorial_dl.model_parallel.proposing import Machine, divisors, propose
-    from tutorial_dl.training.prediction import copy_bandwidth, median_seconds
+    from tutorial_dl.simulate.cuts import Cut, divisors, propose
+    from tutorial_dl.simulate.steps import copy_bandwidth, median_seconds
 
     few = Data(*batch).take(slice(0, max(1, len_of(batch) // 8)))
     whole, less = (median_seconds(lambda b=b: replica.compute_gradient(b)) for b in (batch, few))
     measured = Measured(replica, batch, whole, less, len_of(few))
     # All ranks of a node share its memory.
-    machine = Machine(copy_bandwidth() / ranks, MESSAGE, STAGE)
+    machine = straight(MESSAGE, ranks / copy_bandwidth(), 0.0)
     costs = {tensor: measured.costs(tensor, sequence) for tensor in divisors(ranks)}
     itemsize = replica.parameters.itemsize
     no_context = None
     if measured.attends:
         no_context = {parts: measured.no_context(parts) for parts in divisors(ranks)[1:]}
     found = propose(
-        costs, ranks, len_of(batch), machine, slots, itemsize, measured.no_pipeline, no_context
-    )
-    return found, whole
+        costs, ranks, len_of(batch), machine, slots, itemsize, measured.no_pipeline, no_context,
+        STAGE,
+    )  # fmt: skip
+    return found, whole, [a for a in Cut._fields if measured.attends or a != "context"]
 
 
 def len_of(batch: Any) -> int:
@@ -100,21 +102,23 @@ def len_of(batch: Any) -> int:
     return samples_of(batch)
 
 
-def as_json(one: Any) -> dict:
+def as_json(one: Any, axes: list[str]) -> dict:
     """A proposal as numbers: bytes and seconds."""
+    from tutorial_dl.simulate.cuts import Cut
+
     return {
-        "axes": one.axes, "memory": one.memory, "bytes_per_rank": one.bytes,
-        "bytes_sent": one.sent, "seconds": one.seconds, "seconds_per_step": one.step,
-        "refused": one.refused,
+        "axes": {name: size for name, size in one.cut._asdict().items() if name in axes},
+        "memory": one.memory, "bytes_per_rank": one.bytes, "bytes_sent": one.sent,
+        "seconds": {k: v for k, v in one.seconds.items() if k in axes or k not in Cut._fields},
+        "seconds_per_step": one.step, "refused": one.refused,
     }  # fmt: skip
 
 
-def table(told: dict, found: list) -> list[str]:
+def table(told: dict, found: list, axes: list[str]) -> list[str]:
     """The lines for people; what can't be done is below, with its reason."""
-    from tutorial_dl.model_parallel.proposing import size
+    from tutorial_dl.simulate.cuts import size
 
     whole = 1e3 * told["seconds_on_one_rank"]
-    axes = list(found[0].axes)
     lines = [
         f"{told['model']}: {counted(told['weights'], 'weight')}; a gradient of "
         f"{counted(told['batch_size'], 'sample')} takes {whole:.3g} ms on one rank",
@@ -124,7 +128,7 @@ def table(told: dict, found: list) -> list[str]:
     for number, one in enumerate(found):
         if one.refused is not None:
             continue
-        cut = " ".join(f"{one.axes[name]:>{len(name)}}" for name in axes)
+        cut = " ".join(f"{getattr(one.cut, name):>{len(name)}}" for name in axes)
         parts = [*one.memory.values(), one.bytes]
         sizes = " ".join(f"{size(part):>9}" for part in parts)
         mark = "  <- proposed" if number == told["proposed"] else ""
@@ -134,7 +138,7 @@ def table(told: dict, found: list) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for one in found:
         if one.refused is not None:
-            reasons.setdefault(one.refused, []).append(one.name)
+            reasons.setdefault(one.refused, []).append(str(one.cut))
     lines += [f"not {', '.join(names)}: {reason}" for reason, names in reasons.items()]
     lines.append(f"proposed: {told['why']}" if told["proposed"] is not None else told["why"])
     lines.append(

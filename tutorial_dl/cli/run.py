@@ -4,7 +4,7 @@ Every row is a separate `train` command, in processes of its own, so it shows wh
 Each trains an epoch that does not count first (--rehearse), because compiling would be most of the
 time of so short a run. The last run trains a GAN, which is not compared with the others: the report
 shows what it draws, epoch by epoch. For serial and synchronous training the speed-up is also
-predicted, from the serial run alone (training/prediction.py). Every rank has one thread; otherwise
+predicted, from the serial run alone (simulate/steps.py). Every rank has one thread; otherwise
 the serial run would already use all cores.
 """
 
@@ -21,7 +21,7 @@ import psutil
 from numba_kernels import launch
 
 from ..config import RunConfig
-from ..training.prediction import copy_bandwidth, speed_up
+from ..simulate.steps import copy_bandwidth, speed_up
 from . import ranks as ranks_of
 from .outcome import IN_STEP, of_gan, outcome
 from .report import COLUMNS, table, write

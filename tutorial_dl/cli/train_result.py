@@ -72,7 +72,7 @@ def summary(config: RunConfig, trainer) -> dict:
         own = config.strategy_options()
         result |= {name: getattr(trainer.strategy, name) for name in own}
     if strategy == "serial" and not trainer.players[1:]:
-        from ..training.prediction import profile
+        from ..simulate.steps import profile
 
         result["profile"] = profile(trainer)
     return result

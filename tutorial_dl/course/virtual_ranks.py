@@ -1,6 +1,6 @@
 """Ranks for exercises: learners' functions run here, wrong as they may be, and nothing hangs.
 
-    rehearse(function, vectors)     one thread per rank in this process, watched step by step
+    rehearse(function, vectors)     virtual ranks in this process, watched step by step
     Patient(MPI.COMM_WORLD)         the ranks of an engine cell, with a limit on every wait
     patient_team()                  the same for a Team, which counts its allreduces
 
@@ -13,15 +13,14 @@ are killed. Here every wait gives up after a time:
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Callable, Sequence
-from threading import Event, Thread
 
 import numpy as np
 
+from tutorial_dl.simulate.ranks import PATIENCE, VirtualTeam, on_virtual_ranks
+
 DATA, RECEIPT = 1, 2  # tags
-PATIENCE = 2.0  # seconds that a rank waits for a message, by default
 SECONDS = 5.0  # for which a rank of `patient_team` waits for the others before it gives up
 
 
@@ -48,11 +47,15 @@ class Watch:
 
 
 class _Rank:
-    """The calls of mpi4py that tell a rank where it is."""
+    """The calls of mpi4py that tell a rank where it is, and Sendrecv.
+
+    `watch` records every Sendrecv, if there is one.
+    """
 
     rank: int
     size: int
     has: str  # what there is of mpi4py's communicators, in words
+    watch: Watch | None = None
 
     def __getattr__(self, name: str):
         raise AttributeError(f"comm has no {name!r} here; it has {self.has}")
@@ -68,39 +71,46 @@ class _Rank:
     def Get_size(self) -> int:
         return self.size
 
+    def Sendrecv(
+        self, sendbuf: np.ndarray, dest: int, sendtag: int = 0,
+        recvbuf: np.ndarray | None = None, source: int | None = None, recvtag: int = 0,
+    ) -> None:  # fmt: skip
+        _must_say_where_from(recvbuf, source)
+        self._must_be_there(dest=dest, source=source)
+        if self.watch:
+            self.watch.note(sendbuf, dest)
+        receipt = self._post(sendbuf, dest)
+        self._take(recvbuf, source)
+        self._wait(receipt, f"for rank {dest} to receive")
 
-class GaveUp(Exception):
-    """Another rank failed, so the message that this rank waits for will not come."""
+    def _post(self, buf: np.ndarray, dest: int) -> object:
+        """Send; returns what to wait for."""
+        raise NotImplementedError
+
+    def _take(self, buf: np.ndarray, source: int) -> None:
+        raise NotImplementedError
+
+    def _wait(self, request: object, what: str, room: int = 0) -> None: ...
 
 
 def rehearse(
     function: Callable[[RehearsalRank, np.ndarray], object],
     vectors: Sequence[np.ndarray],
 ) -> list[Watch]:
-    """Call `function(comm, vectors[rank])` on as many ranks as there are vectors, all at once.
+    """Call `function(comm, vectors[rank])` on as many virtual ranks as there are vectors.
 
     Every rank's vector is recorded after every exchange, so that a check can say when it went
-    wrong. An error on one rank ends the waits of the others; a rank that waits longer than
-    PATIENCE for a message raises TimeoutError. Returns one Watch per rank.
+    wrong. Ranks that wait in vain get the errors of `on_virtual_ranks`. Returns one Watch per rank.
     """
-    size, failed = len(vectors), Event()
-    doors = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
     watches = [Watch(x) for x in vectors]
 
-    def run(rank: int) -> None:
-        watch = watches[rank]
-        try:
-            function(RehearsalRank(rank, size, doors, watch, failed), watch.x)
-            watch.end()
-        except BaseException as error:
-            watch.error = error
-            failed.set()
+    def program(team: VirtualTeam) -> None:
+        watch = watches[team.rank]
+        function(RehearsalRank(team, watch), watch.x)
+        watch.end()
 
-    threads = [Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for watch, ended in zip(watches, on_virtual_ranks(program, len(vectors)), strict=True):
+        watch.error = ended.error
     return watches
 
 
@@ -109,38 +119,21 @@ class RehearsalRank(_Rank):
 
     has = "rank, size and Sendrecv"
 
-    def __init__(self, rank, size, doors, watch, failed):
-        self.rank, self.size = rank, size
-        self._doors, self._watch, self._failed = doors, watch, failed
+    def __init__(self, team: VirtualTeam, watch: Watch):
+        self.rank, self.size = team.rank, team.size
+        self.team, self.watch = team, watch
 
-    def Sendrecv(
-        self, sendbuf: np.ndarray, dest: int, sendtag: int = 0,
-        recvbuf: np.ndarray | None = None, source: int | None = None, recvtag: int = 0,
-    ) -> None:  # fmt: skip
-        _must_say_where_from(recvbuf, source)
-        self._must_be_there(dest=dest, source=source)
-        self._watch.note(sendbuf, dest)
-        self._doors[self.rank, dest].put(np.array(sendbuf))
-        message = self._wait(source)
-        if message.size > recvbuf.size:  # mpi4py: MPI_ERR_TRUNCATE
+    def _post(self, buf: np.ndarray, dest: int) -> None:
+        self.team.send(buf, dest)
+
+    def _take(self, buf: np.ndarray, source: int) -> None:
+        message = self.team.receive(source)
+        if message.size > buf.size:  # mpi4py: MPI_ERR_TRUNCATE
             raise ValueError(
                 f"rank {source} sent {message.size} numbers to rank {self.rank}, whose recvbuf has "
-                f"room for {recvbuf.size}"
+                f"room for {buf.size}"
             )
-        recvbuf.reshape(-1)[: message.size] = message.reshape(-1)
-
-    def _wait(self, source: int) -> np.ndarray:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                return self._doors[source, self.rank].get(timeout=0.02)
-            except queue.Empty:
-                if self._failed.is_set():
-                    raise GaveUp(f"rank {self.rank} waited for rank {source}") from None
-                if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"rank {self.rank} waited {PATIENCE:g} s to receive from rank {source}"
-                    ) from None
+        buf.reshape(-1)[: message.size] = message.reshape(-1)
 
 
 class Patient(_Rank):
@@ -171,21 +164,12 @@ class Patient(_Rank):
     def Recv(self, buf: np.ndarray, source: int | None = None, tag: int = 0) -> None:
         _must_say_where_from(buf, source)
         self._must_be_there(source=source)
+        self._take(buf, source)
+
+    def _take(self, buf: np.ndarray, source: int) -> None:
         request = self.comm.Irecv(buf, source, DATA)
         self._wait(request, f"to receive from rank {source}", buf.size)
         self.comm.Isend(np.empty(0), source, RECEIPT).Wait()
-
-    def Sendrecv(
-        self, sendbuf: np.ndarray, dest: int, sendtag: int = 0,
-        recvbuf: np.ndarray | None = None, source: int | None = None, recvtag: int = 0,
-    ) -> None:  # fmt: skip
-        _must_say_where_from(recvbuf, source)
-        self._must_be_there(dest=dest, source=source)
-        if self.watch:
-            self.watch.note(sendbuf, dest)
-        receipt = self._post(sendbuf, dest)
-        self.Recv(recvbuf, source)
-        self._wait(receipt, f"for rank {dest} to receive")
 
     def _post(self, buf: np.ndarray, dest: int):
         buf = np.ascontiguousarray(buf)

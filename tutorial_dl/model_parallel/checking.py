@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tutorial_dl.model_parallel.schedules import Action, Schedule, ScheduleError
+from tutorial_dl.model_parallel.simulating import played
 
 
 def check(schedule: Schedule) -> Schedule:
@@ -19,7 +20,9 @@ def check(schedule: Schedule) -> Schedule:
     """
     for rank in range(len(schedule.ranks)):
         _check_rank(schedule, rank)
-    run_in_turns(schedule)
+    _, done = played(schedule)
+    if any(i < len(actions) for i, actions in zip(done, schedule.ranks, strict=True)):
+        raise _deadlock(schedule, done)
     return schedule
 
 
@@ -87,17 +90,6 @@ def _needs(schedule: Schedule, rank: int, action: Action) -> list[tuple[Action, 
     return needs
 
 
-def run_in_turns(schedule: Schedule) -> list[tuple[int, Action]]:
-    """All (rank, action) in an order in which they can run; ScheduleError if ranks deadlock.
-
-    A rank waits only in a recv, until the other rank has done the send.
-    """
-    order, at = _in_turns(schedule)
-    if any(i < len(actions) for i, actions in zip(at, schedule.ranks, strict=True)):
-        raise _deadlock(schedule, at)
-    return order
-
-
 def as_far_as_it_runs(schedule: Schedule) -> Schedule:
     """Of any schedule, the part that can run: up to a wrong action, or to an endless wait.
 
@@ -112,28 +104,9 @@ def as_far_as_it_runs(schedule: Schedule) -> Schedule:
             done[action] = place
         right.append(actions[: len(done)])
     shorter = replace(schedule, ranks=tuple(right))
-    _, at = _in_turns(shorter)
-    ranks = tuple(actions[:i] for actions, i in zip(right, at, strict=True))
+    _, done = played(shorter)
+    ranks = tuple(actions[:i] for actions, i in zip(right, done, strict=True))
     return replace(schedule, ranks=ranks)
-
-
-def _in_turns(schedule: Schedule) -> tuple[list[tuple[int, Action]], list[int]]:
-    """The (rank, action) that can run, in order, and how many actions of each rank these are."""
-    at, order = [0] * len(schedule.ranks), []
-    sent: set[tuple[int, Action]] = set()
-    while True:
-        before = len(order)
-        for rank, actions in enumerate(schedule.ranks):
-            while at[rank] < len(actions):
-                action = actions[at[rank]]
-                if action.message == "recv" and schedule.peer(rank, action) not in sent:
-                    break
-                if action.message == "send":
-                    sent.add((rank, action))
-                order.append((rank, action))
-                at[rank] += 1
-        if len(order) == before:
-            return order, at
 
 
 def _deadlock(schedule: Schedule, at: list[int]) -> ScheduleError:

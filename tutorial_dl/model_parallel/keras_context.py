@@ -57,7 +57,7 @@ class Divided:
         check_model(model, "context parallelism")
         self.model, self.graph = model, graph_of(model)
         self.length = length_of(model, self.graph)
-        self.nodes = in_order(self.graph, lambda node: None)
+        self.nodes = in_order(self.graph)
         self.sequences = Sequences(team, any(map(is_causal, self.nodes)))
         self.sequences.begin(self.length)
         self._parts: dict[int, Any] = {}  # tensors of the whole model by id: this rank's part

@@ -1,4 +1,4 @@
-"""The costs of a Keras model's layers, whole and cut over T ranks, for `proposing.propose`."""
+"""The costs of a Keras model's layers, whole and cut over T ranks, for `simulate.cuts.propose`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tutorial_dl.model_parallel.keras_tensor_layers import (
     LeaveInParts,
 )
 from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
-from tutorial_dl.model_parallel.proposing import Cost
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.keras_steps import keras
 from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.simulate.cuts import LayerCost
 
 
 class Measured:
@@ -79,7 +79,7 @@ class Measured:
             return str(error)
         return None
 
-    def costs(self, tensor: int, sequence: bool = False) -> Sequence[Cost] | str:
+    def costs(self, tensor: int, sequence: bool = False) -> Sequence[LayerCost] | str:
         """The layers of one of `tensor` ranks, or why the model can't be cut so.
 
         `sequence`: in the sequence-parallel form, as on the first rank.
@@ -109,7 +109,7 @@ class Measured:
                 after_weights |= {id(t) for t in node.output_tensors}
             summed, sums = exchanged(node, needed)
             found.append(
-                Cost(
+                LayerCost(
                     name,
                     call,
                     sample * part,
@@ -153,13 +153,7 @@ def exchanged(node: Any, needed: bool) -> tuple[int, int]:
 
 
 def nodes_of(model: Any) -> list[Any]:
-    number = {id(v): i for i, v in enumerate(model.trainable_weights)}
-
-    def first(node: Any) -> int | None:
-        own = getattr(node.operation, "trainable_weights", [])
-        return min((number[id(v)] for v in own), default=None)
-
-    return in_order(graph_of(model), first)
+    return in_order(graph_of(model), model.trainable_weights)
 
 
 def elements(tensors: Sequence[Any]) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,18 @@ def graph_of(model: Any) -> Any:
     return keras.Model(model.inputs, model.outputs)
 
 
-def in_order(graph: Any, first_weight: Callable[[Any], int | None]) -> list[Any]:
-    """All nodes but inputs, so that each comes after those that it needs, and weights in order.
+def in_order(graph: Any, weights: Sequence[Any] = ()) -> list[Any]:
+    """All nodes but inputs, so that each comes after those that it needs.
 
-    Of the nodes that can come next, the one with the first weights does: `first_weight(node)` is
-    the number of its first one, None if it has none.
+    Of the nodes that can come next, one without any of these weights does, or the one that has the
+    first of them.
     """
+    number = {id(v): i for i, v in enumerate(weights)}
+
+    def first(node: Any) -> int:
+        own = getattr(node.operation, "trainable_weights", [])
+        return min((number[id(v)] for v in own if id(v) in number), default=-1)
+
     by_depth = graph._nodes_by_depth
     nodes = [n for depth in sorted(by_depth, reverse=True) for n in by_depth[depth]]
     known = {id(t) for t in graph.inputs}
@@ -35,8 +41,7 @@ def in_order(graph: Any, first_weight: Callable[[Any], int | None]) -> list[Any]
     while waiting or ready:
         for i, node in list(waiting.items()):
             if all(id(t) in known for t in node.input_tensors):
-                first = first_weight(node)
-                heapq.heappush(ready, (-1 if first is None else first, i))
+                heapq.heappush(ready, (first(node), i))
                 del waiting[i]
         _, i = heapq.heappop(ready)
         order.append(nodes[i])

@@ -47,7 +47,7 @@ class KerasParts(Parts):
         self.graph = graph_of(self.model)
         variables = self.model.trainable_weights
         self._number = {id(v): i for i, v in enumerate(variables)}
-        self.nodes = in_order(self.graph, lambda node: next(iter(self._own(node)), None))
+        self.nodes = in_order(self.graph, variables)
         # As the user knows them: a layer may stand for another one.
         self.names = [getattr(n.operation, "stands_for", n.operation.name) for n in self.nodes]
         self.metrics = ("loss", "accuracy") if accuracy(self.model) else ("loss",)

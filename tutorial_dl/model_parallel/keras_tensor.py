@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from numba_kernels.team.team import Team
+from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel import keras_rules
 from tutorial_dl.model_parallel.keras_graph import graph_of, in_order
 from tutorial_dl.model_parallel.keras_stage import is_float
@@ -64,17 +64,13 @@ class Cut:
         ValueError: If the model can't be cut so, with the layer's name.
     """
 
-    def __init__(self, model: Any, team: Team, rules: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, model: Any, team: Collectives, rules: Mapping[str, str] | None = None
+    ) -> None:
         check_model(model, mixed=True)
         self.model, self.team, self.sums = model, team, Sums(team)
         self.graph = graph_of(model)
-        number = {id(v): i for i, v in enumerate(model.trainable_weights)}
-
-        def first(node: Any) -> int | None:
-            own = getattr(node.operation, "trainable_weights", [])
-            return min((number[id(v)] for v in own), default=None)
-
-        self.nodes = in_order(self.graph, first)
+        self.nodes = in_order(self.graph, model.trainable_weights)
         self.rules = keras_rules.found(model, self.nodes) if rules is None else dict(rules)
         with_weights = [n.operation for n in self.nodes if getattr(n.operation, "weights", None)]
         keras_rules.check_rules(model, self.rules, {layer.name for layer in with_weights})
@@ -84,7 +80,7 @@ class Cut:
         self._names: list[str] = []
         self._dropouts: list[Any] = []
         self._made: dict[int, tuple[int, tuple, bool]] = {}  # local weight -> whole, index, alike
-        self._number = number
+        self._number = {id(v): i for i, v in enumerate(model.trainable_weights)}
         self._partial: set[int] = set()  # local weights whose gradients ranks must add up
         self._prepare()
         for node in self.nodes:

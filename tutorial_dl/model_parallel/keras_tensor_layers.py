@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_kernels.spans import SUMS, span, standing_in
-from numba_kernels.team.team import Team
+from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel.reductions import Reductions
 from tutorial_dl.replica.keras_steps import keras, tf
 from tutorial_dl.replica.tensorflow_graph import in_order
@@ -26,7 +26,7 @@ class Sums:
         reductions: What sends; `sent` are its bytes so far.
     """
 
-    def __init__(self, team: Team) -> None:
+    def __init__(self, team: Collectives) -> None:
         self.team, self.reductions = team, Reductions(team)
         self.forward = self.backward = self.gathers = 0
 
@@ -269,7 +269,7 @@ class Rows(keras.layers.Layer):
 class PartOfDropout(Between):
     """Dropout of a part of the channels: this part of the masks of the whole layer."""
 
-    def __init__(self, name: str, whole, team: Team, **options) -> None:
+    def __init__(self, name: str, whole, team: Collectives, **options) -> None:
         super().__init__(name, **options)
         self.whole, self.team = whole, team
 

@@ -29,11 +29,12 @@ from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.pipeline import Pipeline
 from tutorial_dl.model_parallel.schedules import Schedule, named
 from tutorial_dl.model_parallel.sequences import Sequences
-from tutorial_dl.model_parallel.stages import LayeredParts, Parts, cut, cut_at
+from tutorial_dl.model_parallel.stages import LayeredParts, Parts, cut_at
 from tutorial_dl.replica.base import Batch, Brought, Replica, Segment, plain
 from tutorial_dl.replica.holding import Part
 from tutorial_dl.replica.layered import LayeredReplica
 from tutorial_dl.replica.layers import At
+from tutorial_dl.simulate.cuts import balanced
 
 SHORT = 60  # characters of layers' names that an error shows
 KERAS = ("KerasReplica", "KerasTensorReplica", "KerasContextReplica")  # that can be cut
@@ -89,7 +90,9 @@ class PipelinedReplica(Replica):
             self.places = cut_at(self.parts, schedule.stages, list(layers))
         else:
             costs = np.array(self.parts.costs(sample), np.float64)
-            self.places = cut(self.parts, schedule.stages, grid.team.broadcast(costs).tolist())
+            starts = [self.parts.weights_before(i) for i in range(len(costs) + 1)]
+            weights = np.diff(starts).tolist()
+            self.places = balanced(weights, grid.team.broadcast(costs).tolist(), schedule.stages)
         bounds = list(pairwise(self.places))
         mine = [schedule.stage(grid.pipe.rank, chunk) for chunk in range(schedule.chunks)]
         stages = [self.parts.stage(*bounds[stage]) for stage in mine]

@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from numba_kernels.shared.node_array import LINE
-from numba_kernels.team.team import Team
+from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel.positions import Positions
 from tutorial_dl.replica.base import Segment
 
@@ -32,7 +32,7 @@ class Reductions:
         length: Positions of the sequences at hand, as `part` has seen them.
     """
 
-    def __init__(self, team: Team) -> None:
+    def __init__(self, team: Collectives) -> None:
         self.team, self.size, self.rank, self.sent = team, team.size, team.rank, 0.0
         self.length = 0
         self._kept: dict[np.dtype, np.ndarray] = {}

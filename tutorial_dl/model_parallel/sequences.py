@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_kernels.team.team import Team
+from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel.context import RingAttention
 from tutorial_dl.model_parallel.positions import Positions
 
@@ -23,7 +23,7 @@ class Sequences:
         positions: Those of the sequences at hand; see `begin`.
     """
 
-    def __init__(self, team: Team, causal: bool) -> None:
+    def __init__(self, team: Collectives, causal: bool) -> None:
         self.team, self.order = team, "zigzag" if causal else "in order"
         self._rings: dict[tuple[int, bool], RingAttention] = {}
         self.positions: Positions | None = None

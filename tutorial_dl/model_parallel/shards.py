@@ -22,7 +22,7 @@ from numba_kernels.errors import TeamError
 from numba_kernels.optimizers.base import Optimizer, State, check_range, cut
 from numba_kernels.optimizers.clipping import clip_factor, squared_length
 from numba_kernels.spans import span
-from numba_kernels.team.team import Team
+from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel.shard_parts import DividedPart, Gathering, Space
 from tutorial_dl.replica.base import Segment
 from tutorial_dl.replica.holding import Holding, Part
@@ -46,7 +46,7 @@ class Shards:
         state: The optimizer's: its `step`, the updates so far. The averages are in the parts.
     """
 
-    def __init__(self, team: Team, stage: int, dtype: Any) -> None:
+    def __init__(self, team: Collectives, stage: int, dtype: Any) -> None:
         if stage not in STAGES:
             raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
         self.team, self.stage, self.dtype = team, stage, np.dtype(dtype)

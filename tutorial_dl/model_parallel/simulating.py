@@ -1,7 +1,5 @@
 """What a schedule costs, without running it: `simulate` a schedule with given times.
 
-`replay` does the same with the times that a step was measured to take.
-
 For S equal stages, m micro-batches, and F, B, W seconds for one stage and micro-batch, a step takes
 m (F + B + W) at least. What it takes beyond is the bubble:
 
@@ -14,12 +12,12 @@ arXiv 2401.10241, table 1; Narayanan et al., arXiv 2104.04473, section 2.2.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tutorial_dl.model_parallel.checking import run_in_turns
 from tutorial_dl.model_parallel.schedules import Action, Schedule
+from tutorial_dl.simulate.clock import Processes
 
 
 class Span(NamedTuple):
@@ -85,47 +83,38 @@ def simulate(
         kind: _per_stage(kind, given, schedule.stages)
         for kind, given in (("F", F), ("B", B), ("W", W))
     }
-    return _in_time(schedule, lambda rank, a: times[a.kind][schedule.stage(rank, a.chunk)], send)
-
-
-def replay(table: Timetable, alike: str = "") -> Timetable:
-    """The step of a measured timetable, as if messages and Python between actions took no time.
-
-    Args:
-        table: What was measured.
-        alike: "" replays each action as long as it took; "ranks" gives all F of a rank its mean
-            time, and likewise B and W; "all" gives all F of all ranks their mean time.
-    """
-    found: dict[tuple, list[float]] = {}
-
-    def key(rank: int, action: Action) -> tuple:
-        return {"": (rank, action), "ranks": (rank, action.kind), "all": (action.kind,)}[alike]
-
-    for one in table.spans:
-        if not one.action.message:
-            found.setdefault(key(one.rank, one.action), []).append(one.end - one.begin)
-    means = {name: sum(times) / len(times) for name, times in found.items()}
-    return _in_time(table.schedule, lambda rank, action: means[key(rank, action)])
-
-
-def _in_time(
-    schedule: Schedule, seconds: Callable[[int, Action], float], send: float = 0.0
-) -> Timetable:
-    now = [0.0] * len(schedule.ranks)
-    arrives: dict[tuple[int, Action], float] = {}
-    spans = []
-    for rank, action in run_in_turns(schedule):
-        begin = now[rank]
-        if action.message == "send":
-            arrives[rank, action] = begin + send
-            continue
-        if action.message == "recv":
-            now[rank] = max(begin, arrives[schedule.peer(rank, action)])
-        else:
-            now[rank] = begin + seconds(rank, action)
-        if now[rank] > begin:
-            spans.append(Span(rank, action, begin, now[rank]))
+    spans, _ = played(schedule, lambda rank, a: times[a.kind][schedule.stage(rank, a.chunk)], send)
     return Timetable(schedule, tuple(spans))
+
+
+def played(
+    schedule: Schedule,
+    seconds: Callable[[int, Action], float] = lambda rank, action: 0.0,
+    send: float = 0.0,
+) -> tuple[list[Span], list[int]]:
+    """Run any schedule on a simulated clock, as far as it runs: a rank waits only in a recv.
+
+    Returns what took time, and how many actions each rank has done.
+    """
+    processes, spans, done = Processes(), [], [0] * len(schedule.ranks)
+
+    def process(rank: int, actions: Sequence[Action]) -> Iterator:
+        for action in actions:
+            begin = processes.clock.now()
+            if action.message == "send":
+                processes.post((rank, action), send)
+            elif action.message == "recv":
+                yield schedule.peer(rank, action)
+            else:
+                yield seconds(rank, action)
+            if processes.clock.now() > begin:
+                spans.append(Span(rank, action, begin, processes.clock.now()))
+            done[rank] += 1
+
+    for rank, actions in enumerate(schedule.ranks):
+        processes.start(process(rank, actions))
+    processes.run()
+    return spans, done
 
 
 def _per_stage(kind: str, given: Times, stages: int) -> list[float]:

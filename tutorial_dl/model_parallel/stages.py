@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,44 +98,6 @@ class Parts:
     def costs(self, x: Any) -> list[float]:
         """Seconds that each layer takes, measured on the inputs `x`."""
         raise NotImplementedError
-
-
-def cut(parts: Parts, stages: int, costs: Sequence[float]) -> list[int]:
-    """Where to cut a model: the layers at which stages begin, and the number of layers at the end.
-
-    Of all cuts, it takes one whose slowest stage is the fastest. Every stage has weights.
-
-    >>> class Four(Parts):
-    ...     names = ["a", "b", "c", "d"]
-    ...     def weights_before(self, layer): return 10 * layer
-    >>> cut(Four(), 2, [1, 1, 1, 3])
-    [0, 3, 4]
-    """
-    n = len(parts.names)
-    weights = [parts.weights_before(i) for i in range(n + 1)]
-    # A cut before each layer with weights; layers without any stay with those before them.
-    places = [i for i in range(1, n) if weights[i] < weights[i + 1] and weights[i] > weights[0]]
-    if stages > 1 + len(places):
-        raise ValueError(
-            f"{stages} stages need as many layers with weights, the model has {1 + len(places)}: "
-            f"use at most {1 + len(places)} stages"
-        )
-    sums = [0.0, *accumulate(costs)]
-    # best[i]: (slowest stage, cuts) of the layers before i; one more stage in each round
-    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [0])}
-    for stage in range(stages):
-        ends = [n] if stage == stages - 1 else places
-        found = {}
-        for end in ends:
-            ways = [
-                (max(slowest, sums[end] - sums[begin]), [*cuts, end])
-                for begin, (slowest, cuts) in best.items()
-                if begin < end
-            ]
-            if ways:
-                found[end] = min(ways)
-        best = found
-    return best[n][1]
 
 
 def cut_at(parts: Parts, stages: int, names: Sequence[str]) -> list[int]:

@@ -38,7 +38,7 @@ import numpy as np
 
 from numba_kernels.optimizers.base import Optimizer
 from numba_kernels.spans import span
-from numba_kernels.team.team import Team
+from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel.shards import Shards
 from tutorial_dl.replica.base import Batch, lay_out, length, plain
 from tutorial_dl.replica.layered import loss_of
@@ -66,7 +66,7 @@ class ZeRO(Shards):
 
     def __init__(
         self,
-        team: Team,
+        team: Collectives,
         layers: Sequence[Layer],
         optimizer: Optimizer,
         stage: int = 3,

@@ -25,7 +25,7 @@ from numba_kernels.optimizers.clipping import squared_length
 from tutorial_dl.replica.base import Segment
 
 if TYPE_CHECKING:
-    from numba_kernels.team.team import Team
+    from numba_kernels.team.collectives import Collectives
 
 AT_ONCE = 1 << 22  # elements of the whole model that are read or joined at a time
 ALL = (Ellipsis,)
@@ -64,18 +64,18 @@ class Holding:
     whole: tuple[Segment, ...]
     size: int
     mine: tuple[Part, ...]
-    team: Team
-    copies: Team
-    sharers: Team
-    model: Team | None = None
-    tensor: Team | None = None
-    together: tuple[Team, ...] = ()
+    team: Collectives
+    copies: Collectives
+    sharers: Collectives
+    model: Collectives | None = None
+    tensor: Collectives | None = None
+    together: tuple[Collectives, ...] = ()
     stage: int = 0
     gradient: Holding | None = None
     words: str = ""
 
     @classmethod
-    def of_all(cls, segments: Sequence[Segment], size: int, team: Team) -> Holding:
+    def of_all(cls, segments: Sequence[Segment], size: int, team: Collectives) -> Holding:
         """That of a rank with a whole model, which trains with the other ranks of `team`."""
         return cls(tuple(segments), size, (), team, team, team)
 

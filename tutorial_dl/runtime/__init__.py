@@ -1,6 +1,6 @@
 """A run: the state of training, and the two loops that train.
 
-run.py         `Run`, the state that both loops share; clock.py the clock that it measures time with
+run.py         `Run`, the state that both loops share
 loop.py        `Loop`, what a Trainer asks of them; callback.py what they ask of a callback
 compilation.py how TensorFlow computes the steps: which way is faster
 in_step.py     every rank computes its share of every batch

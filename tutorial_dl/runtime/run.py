@@ -11,6 +11,7 @@ import numpy as np
 
 from numba_kernels.optimizers import Optimizer
 from numba_kernels.spans import span
+from numba_kernels.team.collectives import Clock
 from numba_kernels.team.team import Team
 
 from ..data import Batches, Dataset, Stream
@@ -20,7 +21,6 @@ from ..replica.base import Batch, Replica
 from ..replica.consistency import check_same_settings, check_same_weights
 from ..strategies.base import Strategy
 from .callback import Callback
-from .clock import Clock
 from .errors import NotFinite
 from .evaluation import evaluate, metrics_over, summed
 from .handing_out import sizes
@@ -76,7 +76,8 @@ class Run:
         batches: This rank's part of the batches.
         layout: The role of each rank.
         team: The ranks of this run; all of them, or a part (one group of a search).
-        clock: The clock that the run measures time with (clock.py).
+        clock: The clock that the run measures time with; the team's, if None. Ranks are real
+            processes, so time limits for them go by real time, whatever this clock says.
         at_once: Whether all gradients of a round are taken at the weights before it; otherwise
             each player sees the steps of those before it.
 
@@ -121,7 +122,7 @@ class Run:
                 raise ValueError("a run, its players and their strategies must have the same team")
         if len({player.strategy.updates_a_step for player in self.players}) > 1:
             raise ValueError("all players of a run must make equally many updates per step")
-        self.clock, self.callbacks = self.clock or Clock(), list(self.callbacks)
+        self.clock, self.callbacks = self.clock or self.team.clock, list(self.callbacks)
         self.front = weakref.ref(self)
         self.history, self.steps, self.stopped = History(), 0, None
         self.lost_ranks, self.saving = [], None

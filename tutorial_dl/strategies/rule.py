@@ -30,7 +30,7 @@ from .base import Strategy
 
 if TYPE_CHECKING:  # a notebook that only scripts a rule needs no MPI
     from numba_kernels.optimizers import Optimizer
-    from numba_kernels.team.team import Team
+    from numba_kernels.team.collectives import Collectives
 
 
 class Rule(Strategy):
@@ -62,7 +62,7 @@ class Rule(Strategy):
         every: int = 1,
         synchronous: bool = False,
         upward: int | str = "auto",
-        team: Team | None = None,
+        team: Collectives | None = None,
         layout=None,
     ):
         OPTIONS["every"].check_range(every)

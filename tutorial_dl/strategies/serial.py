@@ -7,6 +7,7 @@ from mpi4py import MPI
 
 from numba_kernels.optimizers import Optimizer
 from numba_kernels.step.step import Step
+from numba_kernels.team.collectives import Collectives
 from numba_kernels.team.team import Team
 
 from ..replica.base import Replica
@@ -17,7 +18,7 @@ from .synchronous import TwoSteps
 class Serial(OneModel):
     """Training by one rank alone; several would each end with a different model."""
 
-    def check_team(self, team: Team) -> None:
+    def check_team(self, team: Collectives) -> None:
         if team.size > 1:
             raise ValueError(
                 f"strategy 'serial' uses 1 rank, not {team.size}; 'synchronous' uses them all"

@@ -30,7 +30,7 @@ from numba_kernels.optimizers.clipping import clip_factor
 from numba_kernels.shared.window import aligned
 from numba_kernels.spans import span
 from numba_kernels.step.step import Step
-from numba_kernels.team.team import Team
+from numba_kernels.team.collectives import Collectives
 
 from ..config import check_shard
 from ..replica.base import Replica
@@ -61,7 +61,7 @@ class Synchronous(OneModel):
 
     def __init__(
         self,
-        team: Team | None = None,
+        team: Collectives | None = None,
         algorithm: str = "fused",
         one_copy: bool = False,
         compression: str | methods.Method | None = None,
@@ -185,7 +185,7 @@ class Synchronous(OneModel):
         if holding.tensor is not None and holding.tensor.size > 1:
             self._share_alike(holding.tensor)
 
-    def _share_alike(self, team: Team) -> None:
+    def _share_alike(self, team: Collectives) -> None:
         """Give the ranks of a tensor group what the first of them holds alike. Collective."""
         replica, state, mine = self.replica, self.state, self.update.mine
         alike = self.holding.alike(replica.parameters.size)

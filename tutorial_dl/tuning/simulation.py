@@ -10,7 +10,6 @@ time that it takes here, and so does what the coordinator computes between two m
 from __future__ import annotations
 
 import argparse
-import heapq
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,14 +17,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..simulate.clock import SimulatedClock
 from . import problems, samplers
 from .coordinator import Coordinator, Outcome, Port
 from .leader import Leader
 from .study import Study
 
 
-class SimulatedPort(Port):
-    """Cells that only wait, on a clock that jumps to the next event.
+class SimulatedPort(SimulatedClock, Port):
+    """Cells that only wait, on a simulated clock.
 
     Args:
         cells: How many.
@@ -43,21 +43,14 @@ class SimulatedPort(Port):
         leaders: list[Leader],
         measured: bool = False,
     ):
-        self.time, self.value, self.seconds = 0.0, value, seconds
+        super().__init__()
+        self.value, self.seconds = value, seconds
         self.leaders, self.measured = leaders, measured
         self.choices: list[float] = []  # seconds that each took
         self.kept = 0.0  # seconds that the coordinator computed
-        self.events: list[tuple] = [(0.0, i, i, {"what": "ready"}) for i in range(cells)]
-        self.count = cells  # events at one time keep their order
+        for cell in range(cells):
+            self.after(0.0, (cell, {"what": "ready"}))
         self.since = time.process_time()
-
-    def now(self) -> float:
-        return self.time
-
-    def after(self, seconds: float, cell: int, message: dict) -> None:
-        """A cell's message will come this many seconds from now."""
-        self.count += 1
-        heapq.heappush(self.events, (self.time + seconds, self.count, cell, message))
 
     def spend(self) -> None:
         """Let the time pass that the coordinator has computed for."""
@@ -73,23 +66,21 @@ class SimulatedPort(Port):
             now = time.process_time()
             self.choices.append(now - self.since)
             self.since = now
-            self.after(self.measured * self.choices[-1], cell, answer)
+            self.after(self.measured * self.choices[-1], (cell, answer))
         elif message["what"] == "train":
             values, fold, trial = message["values"], message["fold"], message["trial"]
             ended = {"what": "ended", "trial": trial, "fold": fold, "state": "complete"}
             ended["value"] = self.value(values, fold)
             ended["seconds"] = self.seconds(values, fold, trial)
             self.since = time.process_time()
-            self.after(ended["seconds"], cell, ended)
+            self.after(ended["seconds"], (cell, ended))
 
     def receive(self, seconds: float) -> tuple[int, dict] | None:
         """The next event; its time is waited for only if `seconds` is above 0."""
         self.spend()
-        if not self.events or (seconds == 0 and self.events[0][0] > self.time):
+        if seconds == 0 and not self.due():
             return None
-        at, _, cell, message = heapq.heappop(self.events)
-        self.time = max(self.time, at)
-        return cell, message
+        return self.next()
 
     def lost(self) -> list[int]:
         return []

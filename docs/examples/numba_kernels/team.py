@@ -68,3 +68,11 @@ from mpi4py import MPI
 from numba_kernels.team import windows, world
 
 print(windows.ranks_a_node(4), world.ranks_in_world(MPI.COMM_WORLD))
+
+# %% [4 ranks] What any team offers
+# shows: collectives
+from numba_kernels import Team
+from numba_kernels.team import collectives
+
+team: collectives.Collectives = Team()
+print(isinstance(team, collectives.Collectives), team.clock.now() <= team.clock.now())

@@ -25,6 +25,7 @@ from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.pipelined import PipelinedReplica, parts_of
 from tutorial_dl.replica import CurveReplica, LayeredReplica, TransformerReplica
 from tutorial_dl.replica.layered import cnn_layers, mlp_layers
+from tutorial_dl.simulate.cuts import balanced
 
 RANDOM = np.random.default_rng(7)
 X, IMAGES = RANDOM.standard_normal((23, 5)), RANDOM.standard_normal((23, 5, 4, 2))
@@ -317,9 +318,9 @@ def test_the_cut_has_the_fastest_slowest_stage(costs, count):
     n = len(costs)
     if count > n:
         with pytest.raises(ValueError, match=f"the model has {n}: use at most {n} stages"):
-            stages.cut(Costly(n), count, costs)
+            balanced([10] * n, costs, count)
         return
-    places = stages.cut(Costly(n), count, costs)
+    places = balanced([10] * n, costs, count)
     ways = ([0, *inner, n] for inner in combinations(range(1, n), count - 1))
     best = min(max(sum(costs[a:b]) for a, b in pairwise(way)) for way in ways)
     assert len(places) == count + 1 and places[0] == 0 and places[-1] == n
@@ -329,7 +330,7 @@ def test_the_cut_has_the_fastest_slowest_stage(costs, count):
 def test_every_stage_has_weights():
     parts = Costly(6, empty=(0, 3))
     assert doctest.testmod(stages).failed == doctest.testmod(pipelined).failed == 0
-    assert stages.cut(parts, 4, [9, 1, 1, 1, 1, 1]) == [0, 2, 4, 5, 6]
+    assert balanced([0, 10, 10, 0, 10, 10], [9, 1, 1, 1, 1, 1], 4) == [0, 2, 4, 5, 6]
     assert stages.cut_at(parts, 2, ["c"]) == [0, 2, 6]
     for names, line in {
         ("c",): "3 stages need 2 layers at which to cut, got 1",
@@ -341,7 +342,7 @@ def test_every_stage_has_weights():
         with pytest.raises(ValueError, match=line):
             stages.cut_at(parts, 3, names)
     with pytest.raises(ValueError, match="5 stages need as many layers with weights, the model"):
-        stages.cut(parts, 5, [1] * 6)
+        balanced([0, 10, 10, 0, 10, 10], [1] * 6, 5)
 
 
 def test_what_cannot_be_a_pipeline_is_refused():

@@ -142,10 +142,8 @@ class Faulty(SimulatedPort):
         elif fault != "hangs":
             super().send(cell, message)
             if fault:
-                at, count, cell, ended = self.events.pop()
+                _, (_, ended) = max(self.events, key=lambda event: event[1])[1:]
                 ended |= {"state": "failed", "why": fault}
-                self.events.append((at, count, cell, ended))
-                self.events.sort()
 
     def lost(self):
         found, self.gone = self.gone, []
@@ -200,7 +198,7 @@ def refusing(cells, which):
     """Cells of which those of `which` say that they can train nothing."""
     port = SimulatedPort(cells, lambda values, fold: values["x0"], one_second, leaders(cells))
     said = {"what": "refused", "why": "there is no such column"}
-    port.events = [(0.0, i, i, said if i in which else {"what": "ready"}) for i in range(cells)]
+    port.events = [(0.0, i, (i, said if i in which else {"what": "ready"})) for i in range(cells)]
     return port
 
 
@@ -241,24 +239,19 @@ class Reporting(SimulatedPort):
     def send(self, cell, message):
         trial = message.get("trial")
         if message["what"] == "stop":
-            for event in [e for e in self.events if e[2] == cell and e[3]["trial"] == trial]:
-                self.events.remove(event)
+            its = [(to, m) for *_, (to, m) in self.events if to == cell and m["trial"] == trial]
+            self.events = sorted(event for event in self.events if event[2] not in its)
             ended = {"what": "ended", "trial": trial, "fold": -1, "state": "stopped", "why": ""}
-            self._add(0, cell, ended)
+            self.after(0, (cell, ended))
         if message["what"] == "choose":
             super().send(cell, message)
         if message["what"] == "train":
             number = trial + self.offset(message["fold"])
             value = {"value": self.sign * number, "trial": trial}
             for epoch in range(1, 10):
-                self._add(epoch, cell, {"what": "report", "epoch": epoch} | value)
+                self.after(epoch, (cell, {"what": "report", "epoch": epoch} | value))
             ended = {"what": "ended", "state": "complete", "fold": message["fold"]}
-            self._add(9.5, cell, ended | value)
-
-    def _add(self, seconds, cell, message):
-        self.count += 1
-        self.events.append((self.time + seconds, self.count, cell, message))
-        self.events.sort()
+            self.after(9.5, (cell, ended | value))
 
     def receive(self, seconds):
         found = super().receive(seconds)
@@ -314,7 +307,7 @@ def test_leaders_learn_all_that_the_coordinator_knows(sampler, maximise):
         def send(self, cell, message):
             if message["what"] == "train" and message["trial"] in (3, 9):
                 ended = {"what": "ended", "state": "failed", "why": "no", "fold": message["fold"]}
-                self._add(1, cell, ended | {"trial": message["trial"]})
+                self.after(1, (cell, ended | {"trial": message["trial"]}))
             else:
                 super().send(cell, message)
 
@@ -392,7 +385,7 @@ def test_a_leader_that_fails_is_dropped_with_its_cell_and_the_others_go_on(fault
             if message["what"] != "choose" or cell != 1 or message["from"] == 0:
                 super().send(cell, message)
             elif fault == "raises":
-                self.after(0.1, cell, {"what": "failed", "why": "no memory"})
+                self.after(0.1, (cell, {"what": "failed", "why": "no memory"}))
 
     port = Port(3, {})
     port.leaders = leaders(3, "evolutionary")

@@ -6,7 +6,8 @@ cell. Both check it step by step.
 
 import numpy as np
 
-from tutorial_dl.course.virtual_ranks import GaveUp, Patient, Watch, rehearse
+from numba_kernels.errors import PeerError
+from tutorial_dl.course.virtual_ranks import Patient, Watch, rehearse
 
 from . import (
     NotYet,
@@ -123,7 +124,7 @@ def _judge_all(runs: list[Watch]) -> None:
 
 
 def _patience(error: BaseException) -> int:
-    return 2 if isinstance(error, GaveUp) else int(isinstance(error, TimeoutError))
+    return 2 if isinstance(error, PeerError) else int(isinstance(error, TimeoutError))
 
 
 def _is_sum(run: Watch, p: int) -> bool:

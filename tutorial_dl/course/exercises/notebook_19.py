@@ -1,20 +1,12 @@
 """Checks of notebook 19, many dimensions."""
 
-from tutorial_dl.course.foundations.dimensions import (
-    Cost,
-    Cut,
-    Job,
-    Machine,
-    Transformer,
-    cost,
-    why_not,
-)
+from tutorial_dl.simulate import Cut, CutCost, Job, Transformer, cost, gpus, why_not
 
 from . import NotYet, must_have, whole
 
 # The model, and the exercise's machine, job and largest time per step.
 MODEL = Transformer(layers=32, width=4096, heads=32, tokens=50_257)
-MACHINE = Machine(node=4, memory=24e9, flops=150e12, inside=200e9, between=3e9)
+MACHINE = gpus(node=4, memory=24e9, flops=150e12, inside=200e9, between=3e9)
 JOB = Job(length=16_384, batch=32)
 RANKS, SECONDS = 32, 8.4
 
@@ -36,7 +28,7 @@ def cut(answer) -> str:
     return f"{made}: {found.bytes / 1e9:.1f} GB per GPU, and {found.step:.1f} s per step"
 
 
-def _cost(made: Cut) -> Cost:
+def _cost(made: Cut) -> CutCost:
     return cost(made, MODEL, JOB, MACHINE)
 
 
@@ -54,16 +46,17 @@ def _wrong(made: Cut) -> str | None:
     if found.step <= SECONDS:
         return None
     wait = f"it fits, but a step takes {found.step:.1f} s"
-    if made.tensor > MACHINE.node:
+    if made.tensor > MACHINE.per_node:
         return (
-            f"{wait}: a tensor group of {made.tensor} does not fit on a node of {MACHINE.node}, so "
-            "every layer waits for the slow link"
+            f"{wait}: a tensor group of {made.tensor} does not fit on a node of "
+            f"{MACHINE.per_node}, so every layer waits for the slow link"
         )
     span = made.context * made.tensor
-    if made.context > 1 and span > MACHINE.node:
+    if made.context > 1 and span > MACHINE.per_node:
         return (
-            f"{wait}: context x tensor = {span} does not fit on a node of {MACHINE.node}, so keys "
-            "and values of every layer pass over the slow link"
+            f"{wait}: context x tensor = {span} does not fit on a node of "
+            f"{MACHINE.per_node}, so keys and values of every layer pass over the slow link"
         )
-    most = found.most
-    return f"{wait}; beside computing, most of it is for {most}: {found.seconds[most]:.1f} s"
+    beside = {what: seconds for what, seconds in found.seconds.items() if what != "computing"}
+    most = max(beside, key=beside.__getitem__)
+    return f"{wait}; beside computing, most of it is for {most}: {beside[most]:.1f} s"

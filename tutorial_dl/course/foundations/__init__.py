@@ -6,7 +6,6 @@
     theory.py           predictions for descent: stability, speed, noise floor, largest curvature
     rules.py            asynchronous rules: staleness, elastic averaging, energy matching
     queueing.py         how many workers one master can serve
-    dimensions.py       what a large model needs on many GPUs, by how it is cut
     games.py            the smallest game of two players, and why it turns in circles
 
 Everything is in float64 and depends on numpy alone.
@@ -19,7 +18,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "bases": ["Bumps", "Chebyshev", "Fourier", "Polynomial"],
         "descent": ["Descent", "descend"],
-        "dimensions": ["Cut", "Job", "Machine", "Transformer", "cost", "possible", "why_not"],
         "games": ["duel", "duel_factor", "duel_matrix"],
         "least_squares": [
             "Curve", "LeastSquares", "expected_errors", "fit", "mean_squared_error",

@@ -18,10 +18,11 @@ probability P:
 L. Kleinrock, Queueing systems, volume 1 (1975), section 3.8 (M/M/1//M).
 """
 
-import heapq
 from collections.abc import Sequence
 
 import numpy as np
+
+from tutorial_dl.simulate.clock import SimulatedClock
 
 
 def saturation(compute: float, serve: float) -> float:
@@ -90,19 +91,19 @@ def first_come_first_served(
         >>> first_come_first_served([[2.0, 2.0], [2.0, 2.0]], [1.0] * 3).tolist()
         [[0.0, 2.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0], [0.0, 5.0, 5.0, 6.0]]
     """
-    compute = np.asarray(compute, float)
-    asks = [(own[0], worker) for worker, own in enumerate(compute)]  # (time, worker)
-    heapq.heapify(asks)
-    done, made, rows = 0.0, [1] * len(compute), []
+    clock, done, rows = SimulatedClock(), 0.0, []
+    left = [iter(own) for own in np.asarray(compute, float)]
+    for worker, own in enumerate(left):
+        clock.after(next(own), worker)
     for seconds in serve:
-        asked, worker = heapq.heappop(asks)
-        taken = max(done, asked)
+        worker = clock.next()
+        taken = max(done, clock.now())
+        rows.append((worker, clock.now(), taken, taken + seconds))
         done = taken + seconds
-        rows.append((worker, asked, taken, done))
-        if made[worker] == compute.shape[1]:
+        computed = next(left[worker], None)
+        if computed is None:
             break
-        heapq.heappush(asks, (done + compute[worker, made[worker]], worker))
-        made[worker] += 1
+        clock.after(done - clock.now() + computed, worker)
     return np.array(rows).reshape(-1, 4)
 
 

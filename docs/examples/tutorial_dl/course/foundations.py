@@ -107,16 +107,3 @@ from tutorial_dl.course.foundations import duel, duel_factor, duel_matrix
 print(duel((1.0, 0.0), rate=0.5, steps=2, way="at once").round(3).tolist())
 print(duel_matrix(0.5, "at once"))
 print(round(duel_factor(0.5, "at once"), 4), round(duel_factor(0.5, "at once", penalty=1.0), 4))
-
-# %% Ways to cut a large model
-# shows: Transformer, Job, Machine, Cut, possible, cost, why_not
-from tutorial_dl.course.foundations import Cut, Job, Machine, Transformer, cost, possible, why_not
-
-model = Transformer(layers=32, width=4096, heads=32, tokens=32_000)
-job = Job(length=4096, batch=64)
-machine = Machine(node=8, memory=80e9, flops=400e12, inside=450e9, between=50e9)
-print(f"{model.weights / 1e9:.1f} billion weights, {len(possible(64, model, job))} cuts")
-cheapest = min(possible(64, model, job), key=lambda cut: cost(cut, model, job, machine).step)
-found = cost(cheapest, model, job, machine)
-print(cheapest, f"{found.bytes / 1e9:.0f} GB, {found.step:.2f} s")
-print(why_not(Cut(tensor=5), model, job))

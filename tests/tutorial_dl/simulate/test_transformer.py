@@ -1,15 +1,17 @@
 """Costs of cuts, on paper: against other formulas of the library, and against sums by hand."""
 
+import doctest
+
 import numpy as np
 import pytest
 
-from tutorial_dl.course.foundations import Cut, Job, Machine, Transformer, cost, possible
 from tutorial_dl.model_parallel import schedules, simulate
 from tutorial_dl.replica.transformer import transformer_layers
+from tutorial_dl.simulate import Cut, Job, Transformer, cost, gpus, possible, transformer
 
 MODEL = Transformer(layers=8, width=64, heads=8, tokens=100)
 JOB = Job(length=32, batch=16)
-MACHINE = Machine(node=4, memory=1e9, flops=1e9, inside=1e6, between=1e5)
+MACHINE = gpus(node=4, memory=1e9, flops=1e9, inside=1e6, between=1e5)
 
 
 def test_weights_are_those_of_a_transformer_but_for_vectors():
@@ -90,8 +92,12 @@ def test_bytes_of_each_axis():
 )
 def test_links_are_slow_where_a_group_leaves_its_node(cut, slow):
     found = cost(cut, MODEL, JOB, MACHINE).seconds
-    alike = cost(cut, MODEL, JOB, MACHINE._replace(between=1e6)).seconds
+    alike = cost(cut, MODEL, JOB, gpus(4, 1e9, 1e9, 1e6, between=1e6)).seconds
     axes = ("data", "pipeline", "context", "tensor")
     assert {axis for axis in axes if found[axis] > 1.01 * alike[axis]} == slow
     for axis in slow:
         assert found[axis] == pytest.approx(10 * alike[axis])
+
+
+def test_the_examples():
+    assert doctest.testmod(transformer).failed == 0

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from tutorial_dl.training import prediction
-from tutorial_dl.training.prediction import median_seconds, profile, speed_up, step_seconds
+from tutorial_dl.simulate import steps
+from tutorial_dl.simulate.steps import median_seconds, profile, speed_up, step_seconds
 
 
 def gradient_seconds(fixed, a_sample, batch_size, ranks=(1, 2, 3, 4, 8)):
@@ -88,7 +88,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(prediction, "time", clock)
+    monkeypatch.setattr(steps, "time", clock)
     return clock
 
 
@@ -171,7 +171,7 @@ def test_the_profile_of_a_model_of_ours(on_ranks):
 def test_predicting_needs_no_mpi():
     """`run` predicts in the process that starts the ranks, which must be no rank itself."""
     code = (
-        "import sys, tutorial_dl.cli.run, tutorial_dl.training.prediction;"
+        "import sys, tutorial_dl.cli.run, tutorial_dl.simulate.steps;"
         "assert 'mpi4py.MPI' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -180,5 +180,5 @@ def test_predicting_needs_no_mpi():
 def test_copying_counts_bytes_read_and_written(monkeypatch):
     """If every copy of 1 MiB takes 2 s, the result is 2 MiB / 2 s."""
     ticks = iter(range(0, 1000, 2))
-    monkeypatch.setattr(prediction.time, "perf_counter", lambda: next(ticks))
-    assert prediction.copy_bandwidth(1, repeats=3) == 2**20
+    monkeypatch.setattr(steps.time, "perf_counter", lambda: next(ticks))
+    assert steps.copy_bandwidth(1, repeats=3) == 2**20
