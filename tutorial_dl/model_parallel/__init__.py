@@ -32,8 +32,7 @@ _find, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "context": ["RingAttention"],
         "grid": ["Grid"],
-        "keras_context_replica": ["KerasContextReplica"],
-        "keras_tensor_replica": ["KerasTensorReplica"],
+        "keras_replica": ["KerasContextReplica", "KerasPartReplica", "KerasTensorReplica"],
         "pipelined": ["PipelinedReplica"],
         "positions": ["Positions"],
         "checking": ["check", "held"],

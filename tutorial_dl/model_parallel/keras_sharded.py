@@ -26,7 +26,7 @@ class KerasHead:
 
     def __init__(self, parts: KerasParts) -> None:
         self.inner, self.model = parts.replica, parts.model
-        given = [id(t) for t in parts.crossing(len(parts.nodes))]
+        given = [id(t) for t in parts.graph.crossing(len(parts.names))]
         self.places = [given.index(id(t)) for t in parts.graph.outputs]
 
     def samples(self, batch: Batch) -> int:

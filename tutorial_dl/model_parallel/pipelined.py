@@ -37,7 +37,7 @@ from tutorial_dl.replica.layers import At
 from tutorial_dl.simulate.cuts import balanced
 
 SHORT = 60  # characters of layers' names that an error shows
-KERAS = ("KerasReplica", "KerasTensorReplica", "KerasContextReplica")  # that can be cut
+KERAS = ("KerasReplica", "KerasPartReplica")  # that can be cut
 
 
 class PipelinedReplica(Replica):

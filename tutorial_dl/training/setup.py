@@ -182,16 +182,12 @@ def cut(config: RunConfig, team, replica, dataset):
             f"model_parallel.{lesson}"
         )
     grid = Grid(team, asked.pipeline or 1, tensor or 1, context or 1)
-    if tensor is not None:
-        from ..model_parallel import KerasTensorReplica
+    if tensor is not None or context is not None:
+        from ..model_parallel import KerasPartReplica
 
         text, sequence = config.tensor.tensor_rules, config.tensor.sequence_parallel
         rules = None if text is None else tensor_rules_of(text)
-        replica = KerasTensorReplica(replica, grid, rules, sequence)
-    elif context is not None:
-        from ..model_parallel import KerasContextReplica
-
-        replica = KerasContextReplica(replica, grid)
+        replica = KerasPartReplica(replica, grid, rules, sequence)
     if asked.pipeline is None:
         return replica
     size = max(1, config.data.batch_size // (asked.micro_batches or 2 * asked.pipeline))

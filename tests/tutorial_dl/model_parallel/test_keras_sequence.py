@@ -212,7 +212,7 @@ def held(model) -> int:
 
 def test_a_rank_keeps_what_the_formula_says():
     """A rank keeps the inputs of the two pairs of one more block, and 1 / T of all else."""
-    from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
+    from tutorial_dl.model_parallel.keras_tensor import Cut
 
     t, d = 12, 12
     text = data.text(length=t, characters=3000)
@@ -224,7 +224,7 @@ def test_a_rank_keeps_what_the_formula_says():
     whole, inputs = of_a_block(lambda model: model), 2 * t * d
     ranks = 3
     team = SimpleNamespace(size=ranks, rank=ranks - 1)
-    in_parts = of_a_block(lambda model: CutInParts(model, team).local)
+    in_parts = of_a_block(lambda model: Cut(model, team, sequence=True).local)
     assert in_parts == inputs + (whole - inputs) / ranks
 
 
@@ -246,12 +246,12 @@ def test_proposals_know_what_it_keeps_and_sends():
 
 
 def test_too_few_positions_are_refused():
-    from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
+    from tutorial_dl.model_parallel.keras_tensor import Cut
 
     x = keras.Input((2, 6))
     model = keras.Model(x, layers.MultiHeadAttention(3, 2, name="attend")(x, x), name="short")
     model.compile(loss="mse")
     words = "model 'short' has nothing .* that 3 ranks could divide: .* at least 3 positions; leave"
     with pytest.raises(ValueError, match=words) as error:
-        CutInParts(model, SimpleNamespace(size=3, rank=0))
+        Cut(model, SimpleNamespace(size=3, rank=0), sequence=True)
     assert "\n" not in str(error.value)
