@@ -111,9 +111,15 @@ class Graph:
         return [t for name, t in given.items() if name in taken]
 
     def between(self, first: int, last: int) -> Any:
-        """The model of calls [first, last): from what crosses the first cut to what crosses the
-        last. It shares all layers."""
-        return keras.Model(self.crossing(first), self.crossing(last))
+        """The model of calls [first, last), from cut to cut; it shares all layers."""
+        given = self.crossing(first)
+        names = {id(t) for t in given}
+
+        def passed(t: Any) -> Any:  # what only goes through must come out of a layer
+            how = {"dtype": t.dtype} if "float" in t.dtype else {}
+            return keras.layers.Identity(**how)(t) if id(t) in names else t
+
+        return keras.Model(given, [passed(t) for t in self.crossing(last)])
 
     def seconds(self, x: Any) -> list[float]:
         """Seconds of the forward pass of each call, operation by operation, the best of three."""

@@ -119,17 +119,26 @@ def only_computes(graph: Any) -> bool:
 
 
 def held_between(outputs: Iterable[Any], gradients: Iterable[Any], given: Iterable[Any]) -> list:
-    """The tensors on the way to `outputs` from which, and from those given, `gradients` follow."""
+    """The tensors on the way to `outputs` from which, and from those given, `gradients` follow.
+
+    If there is one of an operation's outputs, there are all: `prune` needs them.
+    """
     forward: set[str] = set()
     todo = [t.op for t in outputs]
     while todo:
         if (one := todo.pop()).name not in forward:
             forward.add(one.name)
             todo += [*(t.op for t in one.inputs), *one.control_inputs]
-    stops = lambda t: t.op.name in forward or t.op.type == "Placeholder"  # noqa: E731
     names = {t.name for t in given}
-    return [t for t in reached(gradients, lambda t: t.name in names or stops(t))
-            if t.name not in names]  # fmt: skip
+
+    def ends(t: Any) -> bool:
+        # Whole numbers, such as shapes, are computed again: TensorFlow does not hand them over
+        here = t.op.name in forward and t.dtype.is_floating
+        return t.name in names or here or t.op.type == "Placeholder"
+
+    found = reached(gradients, ends)
+    every = {o.name: o for t in found if t.name not in names for o in t.op.outputs}
+    return list(every.values())
 
 
 def reached(results: Iterable[Any], stops: Callable[[Any], bool]) -> list:
@@ -149,8 +158,9 @@ def reached(results: Iterable[Any], stops: Callable[[Any], bool]) -> list:
 
 def part_of(traced: Any, given: Sequence[Any], results: Sequence[Any]) -> tuple[Any, list[int]]:
     """The graph from some of `given` to `results`, and which of them it needs."""
-    names = {t.name: i for i, t in enumerate(given)}
-    needs = sorted({names[t.name] for t in reached(results, lambda t: t.name in names)})
+    names = {t.name for t in given}
+    reaches = {t.op.name for t in reached(results, lambda t: t.name in names)}
+    needs = [i for i, t in enumerate(given) if t.op.name in reaches]
     return called(traced.prune([given[i] for i in needs], list(results))), needs
 
 

@@ -45,6 +45,7 @@ class KerasStage(Stage):
     """A Keras model between two cuts, with its trainable variables in memory of ours.
 
     Args:
+        names: Of its layers.
         computes: The model of this stage, by positions of its inputs and outputs.
         segments, size: Of its vectors.
         variables: Its trainable variables, in order.
@@ -54,9 +55,9 @@ class KerasStage(Stage):
     """
 
     def __init__(
-        self, computes, segments, size, variables, whole, begins, counts_right
+        self, names, computes, segments, size, variables, whole, begins, counts_right
     ) -> None:  # fmt: skip
-        self.computes, self.segments, self.size = computes, segments, size
+        self.names, self.computes, self.segments, self.size = names, computes, segments, size
         self.inputs, self.given = computes.inputs, computes.outputs
         self.variables, self.whole = variables, whole
         self._weights = [v.value for v in variables]
@@ -103,8 +104,8 @@ class KerasStage(Stage):
         for one in used:
             if id(one) in others:
                 raise ValueError(
-                    f"weights '{one.name}' are used by a layer that does not have them, in the "
-                    f"stage of '{self.computes.layers[-1].name}': make them weights of that layer"
+                    f"weights '{one.name}' are used by a layer that does not have them, among "
+                    f"{', '.join(self.names)}: make them weights of that layer"
                 )
 
     @cached_property

@@ -86,6 +86,7 @@ class KerasParts(Parts):
         numbers = [i for call in self.graph.calls[first:last] for i in self._own(call)]
         own = [self.segments[i] for i in numbers]
         made = KerasStage(
+            self.names[first:last],
             self.graph.between(first, last),
             tuple(Segment(s.name, s.offset - begin, s.shape) for s in own),
             end - begin,

@@ -286,7 +286,7 @@ def test_what_needs_the_whole_model_is_refused_by_name():
             lambda: after(metrics=[lambda y, z: y[:, 0]])),
         "weights 'shared/kernel' are used by layers 'shared' and 'shared': shard 3 needs": (
             with_shared_weights),
-        "weights '.*' are used by a layer that does not have them, after 'second'": (
+        "weights '.*' are used by a layer that does not have them, among second": (
             with_hidden_weights),
         "normalisation: use shard 1": synchronised,
         "it has its own test_step, which may need the whole model; use shard 1": with_own_test_step,
