@@ -38,7 +38,7 @@ _find, __dir__, __all__ = lazy_loader.attach(
         "checking": ["check", "held"],
         "schedule_figure": ["draw_schedule"],
         "schedules": ["Action", "Schedule", "ScheduleError"],
-        "sharded": ["ShardedReplica"],
+        "keras_sharded": ["ShardedReplica"],
         "simulating": ["Timetable", "simulate"],
         "tensor": ["TensorReplica", "split"],
         "zero": ["ZeRO"],

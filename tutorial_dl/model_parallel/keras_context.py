@@ -16,9 +16,10 @@ from collections import Counter
 from typing import Any
 
 from tutorial_dl.model_parallel import keras_context_rules as rules
+from tutorial_dl.model_parallel.keras_checks import check_model, check_own_methods
 from tutorial_dl.model_parallel.keras_graph import Call, Graph, filled
 from tutorial_dl.model_parallel.keras_layers import Heads, PartOfDropout, RingHeads, TakePart
-from tutorial_dl.model_parallel.keras_tensor import check_model, compiled_as
+from tutorial_dl.model_parallel.keras_tensor import compiled_as
 from tutorial_dl.model_parallel.sequences import Sequences
 from tutorial_dl.replica.keras_steps import keras
 
@@ -46,6 +47,7 @@ class Divided:
 
     def __init__(self, model: Any, team: Any) -> None:
         check_model(model, "context parallelism")
+        check_own_methods(model, "context parallelism")
         graph = Graph(model)
         self.length = length_of(model, graph)
         self.sequences = Sequences(team, any(map(is_causal, graph.calls)), self.length)

@@ -4,7 +4,7 @@ A functional or sequential model is a graph of calls (keras_graph.py). A cut div
 over a boundary are all tensors that calls before it give and calls after it take.
 
 What computes the calls between two cuts: keras_stage.py.
-What is refused by name: keras_stage_rules.py.
+What is refused by name: keras_checks.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from tutorial_dl.model_parallel.keras_checks import accuracy, check_stages
 from tutorial_dl.model_parallel.keras_graph import Graph
 from tutorial_dl.model_parallel.keras_stage import KerasStage, alias
-from tutorial_dl.model_parallel.keras_stage_rules import accuracy, check
 from tutorial_dl.model_parallel.stages import Boundary, Parts
 from tutorial_dl.replica.base import Batch, Brought, Segment, written
 from tutorial_dl.replica.keras_saving import trained_by
@@ -41,7 +41,7 @@ class KerasParts(Parts):
     def __init__(self, replica: KerasReplica, what: str = "a pipeline") -> None:
         self.replica, self.model, self.what = replica, replica.model, what
         self.made: list[KerasStage] = []  # this rank's stages
-        check(replica, what, in_pieces=what == "a pipeline")
+        check_stages(replica, what, in_pieces=what == "a pipeline")
         self.segments, self.dtype = replica.segments, replica.dtype
         self.graph = Graph(self.model)
         self._number = {id(v): i for i, v in enumerate(self.model.trainable_weights)}

@@ -24,6 +24,7 @@ import numpy as np
 
 from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel import keras_context_rules, keras_rules
+from tutorial_dl.model_parallel.keras_checks import check_model, check_own_methods
 from tutorial_dl.model_parallel.keras_graph import Call, Graph, filled
 from tutorial_dl.model_parallel.keras_layers import (
     Exchange,
@@ -37,8 +38,6 @@ from tutorial_dl.model_parallel.keras_sequence import SequencePlan, is_dropout, 
 from tutorial_dl.model_parallel.keras_stage import is_float
 from tutorial_dl.replica.base import Segment
 from tutorial_dl.replica.holding import ALL, Part
-from tutorial_dl.replica.keras_losses import why_masked
-from tutorial_dl.replica.keras_own_step import has_own_step
 from tutorial_dl.replica.keras_steps import keras
 
 # Initializers of the slices, whose weights are then copied; a user's own could not be made again
@@ -70,7 +69,8 @@ class Cut:
         self, model: Any, team: Collectives, rules: Mapping[str, str] | None = None,
         sequence: bool = False,
     ) -> None:  # fmt: skip
-        check_model(model, mixed=True)
+        check_model(model, "tensor parallelism", mixed=True)
+        check_own_methods(model, "tensor parallelism")
         self.model, self.team, self.sums = model, team, Sums(team)
         self.graph = Graph(model)
         calls = self.graph.calls
@@ -317,31 +317,3 @@ def compiled_as(model: Any, local: Any) -> Any:
     if hasattr(model, "strategy_chooses"):
         local.strategy_chooses = model.strategy_chooses
     return local
-
-
-def check_model(model: Any, way: str = "tensor parallelism", mixed: bool = False) -> None:
-    """Raise ValueError, with the layer's name, if ranks can't compute a model exactly together.
-
-    `mixed`: layers may compute in half precision.
-    """
-
-    def refuse(what: str, instead: str) -> None:
-        raise ValueError(f"{way} can't compute {what}: {instead}")
-
-    if not getattr(model, "inputs", None) or has_own_step(model):
-        refuse(f"model '{model.name}'", "it takes a functional or sequential one")
-    sequential = isinstance(model, keras.Sequential)
-    plain = keras.Sequential if sequential else type(keras.Model(model.inputs, model.outputs))
-    for name in ("call", "compute_loss", "compute_metrics", "test_step"):
-        if getattr(type(model), name) is not getattr(plain, name):
-            refuse(f"model '{model.name}'", f"its class has a {name} of its own")
-    if words := why_masked(model):
-        refuse(*words)
-    for layer in model._flatten_layers():
-        if layer.compute_dtype != layer.variable_dtype and not mixed:
-            refuse(
-                f"layer '{layer.name}'",
-                f"it computes in {layer.compute_dtype}, its weights are {layer.variable_dtype}",
-            )
-        if getattr(layer, "stateful", False):
-            refuse(f"layer '{layer.name}'", "it keeps states from batch to batch")

@@ -1,7 +1,7 @@
 """`KerasOutputs`: loss and metrics of a Keras model from outputs that were computed elsewhere.
 
-Where ranks divide a model's weights (model_parallel/sharded.py), TensorFlow never computes the
-whole model at once; what follows on its outputs is the same.
+Where ranks divide a model (model_parallel/keras_sharded.py), TensorFlow never computes the whole
+model at once; what follows on its outputs is the same.
 """
 
 from __future__ import annotations
