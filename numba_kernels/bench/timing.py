@@ -148,7 +148,7 @@ def copy_bandwidth(together: Callable[[], None] = lambda: None, mib: int = 64) -
     `fraction_of_limit` refers to this limit. It is the limit of a copy, not of the hardware: a copy
     must also fetch the lines that it overwrites, which in-place work need not, and caches are
     faster still. So fractions above 1 are possible. (This differs from
-    tutorial_dl.training.prediction.copy_bandwidth, which uses one core while the rest are idle.)
+    tutorial_dl.simulate.steps.copy_bandwidth, which uses one core while the rest are idle.)
     """
     from mpi4py import MPI
 

@@ -104,12 +104,10 @@ def len_of(batch: Any) -> int:
 
 def as_json(one: Any, axes: list[str]) -> dict:
     """A proposal as numbers: bytes and seconds."""
-    from tutorial_dl.simulate.cuts import Cut
-
     return {
         "axes": {name: size for name, size in one.cut._asdict().items() if name in axes},
         "memory": one.memory, "bytes_per_rank": one.bytes, "bytes_sent": one.sent,
-        "seconds": {k: v for k, v in one.seconds.items() if k in axes or k not in Cut._fields},
+        "seconds": {k: v for k, v in one.seconds.items() if k != "context" or one.cut.context > 1},
         "seconds_per_step": one.step, "refused": one.refused,
     }  # fmt: skip
 

@@ -83,13 +83,6 @@ class _Rank:
         self._take(recvbuf, source)
         self._wait(receipt, f"for rank {dest} to receive")
 
-    def _post(self, buf: np.ndarray, dest: int) -> object:
-        """Send; returns what to wait for."""
-        raise NotImplementedError
-
-    def _take(self, buf: np.ndarray, source: int) -> None:
-        raise NotImplementedError
-
     def _wait(self, request: object, what: str, room: int = 0) -> None: ...
 
 

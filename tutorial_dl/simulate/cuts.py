@@ -29,7 +29,7 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import NamedTuple
 
-from numba_kernels.allreduce.machine import Curve, Machine
+from numba_kernels.allreduce.machine import Machine
 
 
 class Cut(NamedTuple):
@@ -107,6 +107,7 @@ def cost_of(
     ring: int = 0,
     slots: float = 2,
     itemsize: int = 4,
+    slower: float = 1.0,
     all_waits: bool = False,
 ) -> CutCost:
     """The cost of a cut, of the layers as one of T ranks has them.
@@ -116,6 +117,7 @@ def cost_of(
         micro_batches: m.
         ring: r, how often keys and values, or their gradients, are passed on.
         slots: Numbers per weight that the optimizer keeps.
+        slower: How much longer computing takes than the layers say.
         all_waits: Whether the bubble is a part of all that is done per micro-batch, or only of what
             is computed.
 
@@ -124,11 +126,15 @@ def cost_of(
     """
     alike, m = cut.data * cut.context, micro_batches  # ranks with the same weights
     positions = -(-batch // cut.data) / cut.context  # what a rank computes, in whole samples
-    sizes, links = cut._asdict() | {"data": alike}, slowest_links(cut, machine)
+    sizes, near = cut._asdict() | {"data": alike}, cut.context * cut.tensor
+    # Neighbours in a group are 1 apart for tensor, T for context, C T for pipeline.
+    spans = {"tensor": cut.tensor, "context": near, "pipeline": near * cut.pipeline}
+    spans["data"] = cut.ranks if cut.data > 1 else near
     each = [one.per_call + one.per_sample * positions / m for one in layers]
-    found = []
-    places = balanced([one.weights for one in layers], each, cut.pipeline)
-    for stage, (first, last) in enumerate(pairwise(places)):
+    memories, sent, times = [], [], []
+    for stage, (first, last) in enumerate(
+        pairwise(balanced([one.weights for one in layers], each, cut.pipeline))
+    ):
         own = layers[first:last]
         total = LayerCost("", *(sum(column) for column in list(zip(*own, strict=True))[1:]))
         held = min(cut.pipeline - stage, m) / m * positions
@@ -136,50 +142,33 @@ def cost_of(
             "weights": total.weights, "gradients": total.weights,
             "state": slots * total.weights / alike, "activations": held * total.kept,
         }  # fmt: skip
+        memories.append({name: value * itemsize for name, value in memory.items()})
         # Forward to the next stage, and gradients back to the one before
-        ends = [layers[last].crossing] if last < len(layers) else []
-        ends += [own[0].crossing] if stage else []
+        ends = [one.crossing for one in [*layers[last : last + 1], *own[: stage > 0]]]
+        rings = ring * m * sum(one.keys > 0 for one in own)
         sends = {  # numbers, and in how many messages
             "tensor": (
-                2 * (cut.tensor - 1) / cut.tensor * total.summed * positions, total.sums * m
+                2 * (cut.tensor - 1) / cut.tensor * total.summed * positions,
+                total.sums * m,
             ),
-            "context": (
-                ring * total.keys * positions, ring * m * sum(one.keys > 0 for one in own)
-            ),
+            "context": (ring * total.keys * positions, rings),
             "pipeline": (sum(ends) * positions, 2 * m),
             "data": (2 * (alike - 1) / alike * total.weights, 2),
-        }  # fmt: skip
-        seconds = {"computing": m * total.per_call + positions * total.per_sample}
-        for axis, (numbers, messages) in sends.items():
-            some = messages if sizes[axis] > 1 else 0
-            seconds[axis] = some * links[axis](numbers * itemsize / some) if some else 0.0
+        }
+        sends = {a: (n * itemsize, k) if sizes[a] > 1 else (0.0, 0) for a, (n, k) in sends.items()}
+        sent.append(sum(nbytes for nbytes, _ in sends.values()))
+        seconds = {"computing": slower * (m * total.per_call + positions * total.per_sample)}
+        for axis, (nbytes, messages) in sends.items():
+            link = machine.link(spans[axis])
+            seconds[axis] = messages * link(nbytes / messages) if messages else 0.0
         repeated = sum(seconds.values()) - seconds["data"] if all_waits else seconds["computing"]
         seconds["bubble"] = repeated * (cut.pipeline - 1) / m
-        found.append(
-            (
-                {name: value * itemsize for name, value in memory.items()},
-                itemsize * sum(numbers for axis, (numbers, _) in sends.items() if sizes[axis] > 1),
-                seconds,
-            )
-        )
-    memories, sent, times = zip(*found, strict=True)
+        times.append(seconds)
 
     def whole(numbers: dict[str, float]) -> float:
         return sum(numbers.values())
 
     return CutCost(cut, max(memories, key=whole), max(sent), max(times, key=whole))
-
-
-def slowest_links(cut: Cut, machine: Machine) -> dict[str, Curve]:
-    """The slowest link of each axis's groups; a rank's number counts through the axes.
-
-    Neighbours in a group are 1 apart for tensor, T for context, C T for pipeline.
-    """
-    within = {"tensor": cut.tensor, "context": cut.context * cut.tensor}
-    within["pipeline"] = within["context"] * cut.pipeline
-    # Ranks that differ in data, context or both have the same weights.
-    within["data"] = cut.ranks if cut.data > 1 else within["context"]
-    return {axis: machine.link(span) for axis, span in within.items()}
 
 
 def balanced(weights: Sequence[float], costs: Sequence[float], stages: int) -> list[int]:
@@ -252,16 +241,8 @@ def propose(
             if why := next(filter(None, reasons), None):
                 raise ValueError(why)
             m = max(1, min(2 * cut.pipeline, share)) if cut.pipeline > 1 else 1
-            if cut.pipeline > 1:
-                layers = [
-                    one._replace(
-                        per_call=stage_factor * one.per_call,
-                        per_sample=stage_factor * one.per_sample,
-                    )
-                    for one in layers
-                ]
-            ring = 3 * cut.context - 2 if cut.context > 1 else 0
-            found.append(cost_of(cut, layers, batch, machine, m, ring, slots, itemsize))
+            ring, slower = 3 * cut.context - 2, stage_factor if cut.pipeline > 1 else 1.0
+            found.append(cost_of(cut, layers, batch, machine, m, ring, slots, itemsize, slower))
         except ValueError as error:
             found.append(CutCost(cut, refused=str(error)))
     return sorted(found, key=lambda one: (one.refused is not None, one.step))

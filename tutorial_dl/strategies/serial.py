@@ -20,9 +20,8 @@ class Serial(OneModel):
 
     def check_team(self, team: Collectives) -> None:
         if team.size > 1:
-            raise ValueError(
-                f"strategy 'serial' uses 1 rank, not {team.size}; 'synchronous' uses them all"
-            )
+            words = f"strategy 'serial' uses 1 rank, not {team.size}; 'synchronous' uses them all"
+            raise ValueError(words)
 
     @property
     def team(self) -> Team:
