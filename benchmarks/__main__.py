@@ -6,14 +6,17 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import gan_quality, gan_strategies, torch_peers
+from benchmarks import gan_quality, gan_strategies, torch_peers, two_nodes
 from numba_kernels import launch
-from numba_kernels.bench import facts, one_run
+from numba_kernels.bench import exits_on_sigterm, facts, one_run
 from numba_kernels.bench.rows import merge, table
 from tutorial_dl.bench import PART, SECONDS, STARTS, check_seconds_and_file, finish
 
 GANS, TENSOR = "benchmarks.gans", "benchmarks.tensor_throughput"
 PIPELINES, THROUGHPUT = "benchmarks.pipelines", "benchmarks.pipeline_throughput"
+
+NODES = "benchmarks.between_nodes", "benchmarks.step_between"
+PREDICTIONS = "benchmarks.predictions"
 
 Ranks = Annotated[int, typer.Option("-n", "--ranks", help="Number of ranks to start.")]
 Seconds = Annotated[float, typer.Option(help="Approximate time to measure, in seconds.")]
@@ -23,8 +26,10 @@ app = typer.Typer(
 )
 
 
-def starts(part: str, ranks: int, seconds: float, count: int = STARTS) -> list[list[dict]]:
-    return [one_run(part, ranks, seconds / count, full=False) for _ in range(count)]
+def starts(
+    part: str, ranks: int, seconds: float, count: int = STARTS, start=None
+) -> list[list[dict]]:
+    return [one_run(part, ranks, seconds / count, False, start) for _ in range(count)]
 
 
 def at_least_two(what: str, ranks: int) -> None:
@@ -75,6 +80,25 @@ def pipelines(ranks: Ranks = 2, seconds: Seconds = SECONDS, json: File = None) -
     result = about({PIPELINES: STARTS, THROUGHPUT: STARTS}, bubbles.merged(found) + merge(against))
     texts = table, lambda result: bubbles.text(result["rows"]), lambda r: throughput.text(r["rows"])
     finish(result, path, json, lambda result: "\n\n".join(text(result) for text in texts))
+
+
+@app.command("between-nodes")
+def between_nodes(ranks: Ranks = 2, seconds: Seconds = SECONDS, json: File = None) -> None:
+    """Allreduce and the synchronous step between two emulated nodes of -n ranks each."""
+    path, about = check_seconds_and_file(seconds, json), facts()
+    launch.check_ranks(2 * ranks)
+    with exits_on_sigterm():
+        of_each = [merge(starts(part, 2 * ranks, seconds, start=two_nodes.run)) for part in NODES]
+    rows = [row for rows in of_each for row in rows]
+    finish(about(dict.fromkeys(NODES, STARTS), rows), path, json)
+
+
+@app.command("predictions")
+def predictions(ranks: Ranks = 2, seconds: Seconds = SECONDS, json: File = None) -> None:
+    """Every allreduce beside the time that numba_kernels.allreduce.costs predicts."""
+    at_least_two("an allreduce", ranks)
+    path, about = check_seconds_and_file(seconds, json), facts()
+    finish(about({PREDICTIONS: STARTS}, merge(starts(PREDICTIONS, ranks, seconds))), path, json)
 
 
 @app.command("tensor")

@@ -30,7 +30,7 @@ def rows(stage: float, full: bool) -> list[dict]:
 
 def trained(team: Team, stage: int, width: int = WIDTH, layers: int = LAYERS) -> dict:
     """Train a few steps; the largest numbers of any rank."""
-    from tutorial_dl.replica.keras_steps import keras
+    from tutorial_dl.replica.keras.graphs import keras
 
     one_step(team.split(team.rank), 0, keras, 8, 2)  # loads what TensorFlow loads once
     before, began = private(), time.perf_counter()

@@ -98,7 +98,7 @@ def step(replica: Replica, x: np.ndarray) -> float:
 def keras_model(blocks: int) -> Replica:
     """The same layers in Keras, with relu between them."""
     from tutorial_dl import replica
-    from tutorial_dl.replica.keras_tensorflow import keras
+    from tutorial_dl.replica.keras.graphs import keras
 
     keras.utils.set_random_seed(1)
     layers: list[Any] = [keras.Input((pipelines.NARROW,))]

@@ -2,7 +2,7 @@
 
     python -m benchmarks.regret --dimensions 5 --trials 50 --json r.json --figure r.png
 
-Each sampler searches on every problem of tutorial_dl/tuning/problems.py, once per seed; seed s has
+Each sampler searches on every problem of benchmarks/problems.py, once per seed; seed s has
 instance 1 + (s - 1) mod 5 of BBOB. Regret is the best value so far minus the minimum. Samplers are
 compared by the rank of their median regret, problem by problem, because values of different
 functions can't be averaged. With scikit-optimize on Python's path, its Gaussian process takes part
@@ -28,9 +28,9 @@ from pathlib import Path
 import numpy as np
 from optuna.distributions import IntDistribution
 
-from tutorial_dl.tuning import problems, samplers
-from tutorial_dl.tuning.problems import Problem
-from tutorial_dl.tuning.regret import by_asking, search
+from benchmarks import problems
+from tutorial_dl.tuning import samplers
+from tutorial_dl.tuning.problems import Problem, by_asking, search
 from tutorial_dl.tuning.space import choices_of
 from tutorial_dl.words import counted
 

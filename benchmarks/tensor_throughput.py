@@ -84,7 +84,7 @@ def rows(seconds: float, full: bool) -> list[dict]:
 
 def network():
     """The model, compiled; the same weights on every rank."""
-    from tutorial_dl.replica.keras_tensorflow import keras
+    from tutorial_dl.replica.keras.graphs import keras
 
     keras.utils.set_random_seed(1)
     layers = [keras.layers.Dense(WIDTH, "relu", name=f"dense_{i}") for i in range(LAYERS)]

@@ -60,7 +60,7 @@ STARTUP += filter(None, [os.environ.get("PYTHONPATH")])
 # The groups of tests that take longest; most groups are files. They start first, so that no worker
 # of pytest-xdist begins one of them when the others have nothing left to do.
 LONGEST = """
-keras here notebooks more_notebooks cli worker_faults vector_code cells compile cluster_list
+keras here notebooks more_notebooks cli worker_faults cells compile cluster_list
 batch_jobs train_faults parameter_server cluster lost_engines failures tune_command recovery elastic
 resumed_runs bench optimizers gan allreduce tasks doctor master_checkpoints compression cell_faults
 pipelined_training stalls

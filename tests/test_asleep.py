@@ -2,14 +2,12 @@
 
 from asleep import AWAKE, runs
 
-from numba_kernels import launch
+from numba_kernels import Team, launch
+from numba_kernels.allreduce import messages
+from numba_kernels.shared.node_array import CROWDED_SPINS, SPINS
 
 
 def spins(file):
-    from numba_kernels import Team
-    from numba_kernels.allreduce import messages
-    from numba_kernels.shared.node_array import CROWDED_SPINS, SPINS
-
     runs(file)
     team = Team()
     few = team.node_array[SPINS] == CROWDED_SPINS

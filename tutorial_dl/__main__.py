@@ -34,9 +34,10 @@ def main() -> None:
         if not hasattr(error, "format_message"):  # not an error of the command line, but a defect
             sys.stderr = sys.__stderr__
             raise
-        text = " ".join(error.format_message().split()).replace("Value error, ", "")
-        if text:  # without a command, help was shown
-            print(f"error: {text.rstrip('.')}; see --help", file=sys.stderr)
+        from .cli.errors import in_one_line
+
+        if text := in_one_line(error):  # without a command, help was shown
+            print(f"error: {text}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)

@@ -17,6 +17,7 @@ import json
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_type_hints
 
@@ -27,8 +28,10 @@ from .options import (
     Option,
     check_log,
     check_timeline,
+    check_upward,
     class_weight_of,
     model_arguments_of,
+    monitor_of,
     option,
     target_of,
     tensor_rules_of,
@@ -114,8 +117,11 @@ class ScheduleConfig:
         choices=("linear", "square-root"))
     base_batch_size: int = option("Batch size for which the learning rate was tuned.", 32, least=1)
     patience: int | None = option(
-        "Stop after EPOCHS epochs without a lower validation loss; of a GAN, without better "
-        "samples.", least=1, metavar="EPOCHS")
+        "Stop after EPOCHS epochs without a lower validation loss (or better --monitor); of a GAN, "
+        "without better samples.", least=1, metavar="EPOCHS")
+    monitor: str | None = option(
+        "Metric for --patience and --save-best; default: val_loss. NAME:max or NAME:min says which "
+        "is better, where the name does not.", metavar="NAME[:max|:min]")
     target: str | None = option(
         "Stop when METRIC reaches X, for example val_accuracy=0.97.", metavar="METRIC=X")
 
@@ -247,23 +253,6 @@ class LayoutConfig:
         metavar="EXCHANGES|auto")
 
 
-def check_groups(config: RunConfig, axis: str, size: int, words: str) -> None:
-    """Raise ValueError unless ranks in step can form groups of `size` ranks along this axis.
-
-    Each stage of a pipeline has such a group.
-    """
-    ranks, strategy = config.layout.ranks, config.strategy.strategy
-    stages = 1 if axis == "pipeline" else config.pipeline.pipeline or 1
-    if stages > 1:
-        size, words = size * stages, f"{stages} stages of {words}"
-    if ranks is not None and ranks % size:
-        raise ValueError(
-            f"-n {ranks} can't be divided into {words} ranks: use a multiple of {size}"
-        )
-    if strategy != "synchronous":
-        raise ValueError(f"--{axis} with strategy {strategy!r}: use 'synchronous'")
-
-
 @dataclass(frozen=True)
 class PipelineConfig:
     panel = "Pipeline"
@@ -281,25 +270,6 @@ class PipelineConfig:
     recompute: bool = option(
         "Compute activations of a pipeline again for the backward pass, to save memory.", False)
 
-    def check(self, config: RunConfig) -> None:
-        """Raise ValueError for an option that has no effect, or does not fit a pipeline."""
-        if self.pipeline is None:
-            for one in fields(self):
-                if getattr(self, one.name) != one.default:
-                    raise ValueError(f"{OPTIONS[one.name].flag} has no effect without --pipeline")
-            return
-        if config.tensor.tensor is None and config.context.context is None:  # these check both
-            check_groups(config, "pipeline", self.pipeline, f"pipelines of {self.pipeline}")
-        values = config.values()
-        for name in (
-            "accumulate", "sync_batch_norm", "class_weight", "one_copy", "compression", "shard",
-        ):  # fmt: skip
-            if values[name] != OPTIONS[name].default:
-                hint = ": use --micro-batches" if name == "accumulate" else ""
-                raise ValueError(f"{OPTIONS[name].flag} does not fit --pipeline{hint}")
-        if self.chunks > 1 and self.pipeline_schedule != "interleaved":
-            raise ValueError(f"--chunks {self.chunks} needs --pipeline-schedule interleaved")
-
 
 @dataclass(frozen=True)
 class TensorConfig:
@@ -313,50 +283,12 @@ class TensorConfig:
     sequence_parallel: bool = option(
         "Also divide what lies between layers that are cut, along the sequence.", False)
 
-    def check(self, config: RunConfig) -> None:
-        """Raise ValueError for an option that has no effect, or does not fit."""
-        if self.tensor is None:
-            for one in fields(self):
-                if getattr(self, one.name) != one.default:
-                    raise ValueError(f"{OPTIONS[one.name].flag} has no effect without --tensor")
-            return
-        if self.sequence_parallel and config.context.context is not None:
-            raise ValueError(
-                "--sequence-parallel does not fit --context, which divides all that has positions: "
-                "leave one of them out"
-            )
-        if self.tensor_rules is not None:
-            tensor_rules_of(self.tensor_rules)
-        if config.context.context is None:  # else ContextConfig checks both
-            check_groups(config, "tensor", self.tensor, f"tensor groups of {self.tensor}")
-        values = config.values()
-        for name in ("sync_batch_norm", "one_copy", "compression", "shard"):
-            if values[name] != OPTIONS[name].default:
-                raise ValueError(f"{OPTIONS[name].flag} does not fit --tensor")
-
 
 @dataclass(frozen=True)
 class ContextConfig:
     panel = "Context parallelism"
     context: int | None = option(
         "Divide each sequence over so many ranks; ranks beyond share the batches.", least=1)
-
-    def check(self, config: RunConfig) -> None:
-        """Raise ValueError for what does not fit parts of sequences."""
-        if self.context is None:
-            return
-        tensor = config.tensor.tensor or 1
-        size = f"{self.context} x {tensor}" if tensor > 1 else f"{self.context}"
-        check_groups(config, "context", self.context * tensor, f"context groups of {size}")
-        values = config.values()
-        for name in ("sync_batch_norm", "class_weight"):
-            if values[name] != OPTIONS[name].default:
-                raise ValueError(f"{OPTIONS[name].flag} does not fit --context")
-        if values["shard"] > 1:
-            raise ValueError(f"--shard {values['shard']} does not fit --context: use --shard 1")
-        for name, value in (("compile", "xla"), ("compression", "adasum")):
-            if values[name] == value:
-                raise ValueError(f"{OPTIONS[name].flag} {value} does not fit --context")
 
 
 @dataclass(frozen=True)
@@ -384,7 +316,8 @@ class OutputConfig:
     save: str | None = option(
         "Save the trained model: .keras or .h5 for a Keras model, else .npz.", metavar="FILE")
     save_best: str | None = option(
-        "Save the model after each epoch with the lowest validation loss so far.", metavar="FILE")
+        "Save the model after each epoch with the lowest validation loss (or best --monitor) so "
+        "far.", metavar="FILE")
     timeline: str | None = option(
         "Record what every rank does when: .json for Perfetto, .png, .svg or .pdf for a figure.",
         metavar="FILE")
@@ -470,45 +403,100 @@ class RunConfig:
         """Check each option; ValueError for one that is wrong, or that has no effect."""
         for name, value in self.values().items():
             OPTIONS[name].checked(value)
-        self.pipeline.check(self)
-        self.tensor.check(self)
-        self.context.check(self)
-        self.check_sharding()
-        upward, timeline = self.layout.upward, self.output.timeline
-        if upward not in (None, "auto") and not (upward.isdecimal() and int(upward)):
-            raise ValueError(
-                f"--upward must be a whole number of at least 1, or auto, got {upward!r}"
-            )
-        if timeline is not None:
-            check_timeline(Path(timeline))
-        if self.output.log is not None:
-            check_log(Path(self.output.log))
-        if self.data.model_arguments is not None:
-            model_arguments_of(self.data.model_arguments, self.data.model)
-        if self.schedule.base_batch_size != 32 and self.schedule.batch_rule is None:
-            raise ValueError("--base-batch-size has no effect without --batch-rule")
-        if self.schedule.target is not None:
-            target_of(self.schedule.target)
-        if self.data.class_weight is not None:
-            class_weight_of(self.data.class_weight)
-        if self.checkpoint.checkpoint is None:
-            for name in ("checkpoint_every", "resume"):
-                if getattr(self.checkpoint, name):
-                    raise ValueError(f"{OPTIONS[name].flag} needs --checkpoint FOLDER")
+        self.check_together()
+        self.check_groups()
+        forms = (
+            (self.layout.upward, check_upward),
+            (self.output.timeline, check_timeline),
+            (self.output.log, check_log),
+            (self.data.model_arguments, lambda text: model_arguments_of(text, self.data.model)),
+            (self.schedule.target, target_of),
+            (self.schedule.monitor, monitor_of),
+            (self.data.class_weight, class_weight_of),
+            (self.tensor.tensor_rules, tensor_rules_of),
+        )
+        for text, check_form in forms:
+            if text is not None:
+                check_form(text)
 
-    def check_sharding(self) -> None:
-        """Raise ValueError for an option that does not fit gradients or weights divided."""
-        stage, instead = getattr(self.strategy, "shard", 0), "use --shard 1"
-        if stage < 2:
-            return
-        if self.data.sync_batch_norm:
-            flag = OPTIONS["sync_batch_norm"].flag
-            raise ValueError(f"{flag} does not fit --shard {stage}: {instead}")
-        if self.data.compile == "xla":
+    def check_together(self) -> None:
+        """Raise ValueError for options that have no effect, or do not fit each other."""
+        values = self.values()
+        given = {n for n, value in values.items() if value not in (None, OPTIONS[n].default)}
+        for owner, names in NEEDED_BY.items():
+            for name in names:
+                if name in given and owner not in given:
+                    flags = OPTIONS[name].flag, OPTIONS[owner].flag
+                    raise ValueError("{} has no effect without {}".format(*flags))
+        if "monitor" in given and not given & {"patience", "save_best"}:
+            raise ValueError("--monitor has no effect without --patience or --save-best")
+        for owner, names in EXCLUDED_BY.items():
+            for name in names:
+                if owner in given and name in given:
+                    hint = ": use --micro-batches" if name == "accumulate" else ""
+                    flags = OPTIONS[name].flag, OPTIONS[owner].flag
+                    raise ValueError("{} does not fit {}{}".format(*flags, hint))
+        if self.pipeline.chunks > 1 and self.pipeline.pipeline_schedule != "interleaved":
+            raise ValueError(
+                f"--chunks {self.pipeline.chunks} needs --pipeline-schedule interleaved"
+            )
+        stage, context = values["shard"] or 0, self.context.context
+        if context is not None and self.tensor.sequence_parallel:
+            raise ValueError(
+                "--sequence-parallel does not fit --context, which divides all that has positions: "
+                "leave one of them out"
+            )
+        if context is not None and stage > 1:
+            raise ValueError(f"--shard {stage} does not fit --context: use --shard 1")
+        for name, value in (("compile", "xla"), ("compression", "adasum")):
+            if context is not None and values[name] == value:
+                raise ValueError(f"{OPTIONS[name].flag} {value} does not fit --context")
+        if stage > 1 and self.data.sync_batch_norm:
+            raise ValueError(f"--sync-batch-norm does not fit --shard {stage}: use --shard 1")
+        if stage > 1 and self.data.compile == "xla":
             raise ValueError(
                 f"--compile xla does not fit --shard {stage}: its ranks communicate while they "
-                f"compute a gradient; {instead}"
+                "compute a gradient; use --shard 1"
             )
+
+    def check_groups(self) -> None:
+        """Raise ValueError unless ranks in step can form the groups that hold one model."""
+        sizes = {axis: self.values()[axis] for axis in AXES}
+        sizes = {axis: size for axis, size in sizes.items() if size is not None}
+        if not sizes:
+            return
+        *_, axis = sizes
+        if self.strategy.strategy != "synchronous":
+            raise ValueError(
+                f"--{axis} with strategy {self.strategy.strategy!r}: use 'synchronous'"
+            )
+        stages, groups = sizes.get("pipeline"), [n for a, n in sizes.items() if a != "pipeline"]
+        size = " x ".join(str(n) for n in groups if n > 1) or "1"
+        words = f"{axis} groups of {size}" if groups else f"pipelines of {stages}"
+        if groups and (stages or 1) > 1:
+            words = f"{stages} stages of {words}"
+        ranks, least = self.layout.ranks, prod(sizes.values())
+        if ranks is not None and ranks % least:
+            raise ValueError(
+                f"-n {ranks} can't be divided into {words} ranks: use a multiple of {least}"
+            )
+
+
+# The axes along which a model is cut, and for each option those that have no effect without it, or
+# that do not fit it
+AXES = ("pipeline", "tensor", "context")
+NEEDED_BY = {
+    "pipeline": ("micro_batches", "pipeline_schedule", "chunks", "cut_at", "recompute"),
+    "tensor": ("tensor_rules", "sequence_parallel"),
+    "checkpoint": ("checkpoint_every", "resume"),
+    "batch_rule": ("base_batch_size",),
+}
+EXCLUDED_BY = {
+    "pipeline": ("accumulate", "sync_batch_norm", "class_weight", "one_copy", "compression",
+                 "shard"),
+    "tensor": ("sync_batch_norm", "one_copy", "compression", "shard"),
+    "context": ("sync_batch_norm", "class_weight"),
+}  # fmt: skip
 
 
 COMPONENTS: dict[str, type] = get_type_hints(RunConfig)
@@ -558,9 +546,11 @@ def read(path: Path) -> dict[str, Any]:
     """The options in a --config file, by name; ValueError if it is unreadable or one is wrong.
 
     The file is TOML with one table per component, or JSON: such an object, or a result of `--json`,
-    whose "config" is taken.
+    whose "config" is taken, without the files that this run has written.
     """
     try:
+        if not path.is_file() and path.exists():
+            raise ValueError("it is no file")
         text = path.read_text(encoding="utf-8")
         tables = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
@@ -568,8 +558,9 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"cannot read {path}: {reason}") from None
     if not isinstance(tables, dict):
         raise ValueError(f"{path} must hold tables of options, got a {type(tables).__name__}")
-    if path.suffix == ".json":
-        tables = tables.get("config", tables)
+    own: tuple[str, ...] = ()
+    if path.suffix == ".json" and "config" in tables:
+        tables, own = tables["config"], WRITTEN
     found = {}
     try:
         for table, values in tables.items():
@@ -579,10 +570,23 @@ def read(path: Path) -> dict[str, Any]:
                 if name not in OPTIONS or OPTIONS[name].table != table:
                     near = _nearest(name, OPTIONS, "see train --help")
                     raise ValueError(f"unknown option {name!r} in [{table}]; {near}")
-                found[name] = OPTIONS[name].checked(value)
+                if name not in own:
+                    found[name] = OPTIONS[name].checked(value)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return found
+
+
+WRITTEN = (
+    "checkpoint",
+    "checkpoint_every",
+    "resume",
+    "log",
+    "json",
+    "save",
+    "save_best",
+    "timeline",
+)  # fmt: skip  (options of files that a run writes)
 
 
 def _not_a_table(name: str) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 LOGS = (".csv", ".jsonl")  # other names: a folder for TensorBoard
+RISING = ("acc", "auc", "precision", "recall", "f1", "iou", "dice_score")
+FALLING = ("loss", "error", "distance")
 TIMELINES = (".json", ".png", ".svg", ".pdf")  # a trace for Perfetto, or a figure
 
 
@@ -83,17 +85,23 @@ def option(help: str, default=None, **more):
     return field(default=default, metadata={"help": help, **more})
 
 
-def check_timeline(path: Path) -> None:
+def check_timeline(path: str | Path) -> None:
     """Raise ValueError if the suffix of a timeline's file does not name a format."""
-    if path.suffix.lower() not in TIMELINES:
+    if Path(path).suffix.lower() not in TIMELINES:
         raise ValueError(
             f"timeline must be a file name that ends in {', '.join(TIMELINES)}, got {str(path)!r}"
         )
 
 
-def check_log(path: Path) -> None:
+def check_upward(text: str) -> None:
+    """Raise ValueError unless this is a number of exchanges, or auto."""
+    if text != "auto" and not (text.isdecimal() and int(text)):
+        raise ValueError(f"--upward must be a whole number of at least 1, or auto, got {text!r}")
+
+
+def check_log(path: str | Path) -> None:
     """Raise ValueError unless the name is that of a file for rows, or of a folder."""
-    if path.suffix not in ("", *LOGS):
+    if Path(path).suffix not in ("", *LOGS):
         raise ValueError(
             f"log must end in {' or '.join(LOGS)}, or be a folder for TensorBoard, got "
             f"{str(path)!r}"
@@ -109,6 +117,17 @@ def target_of(text: str) -> tuple[str, float]:
         raise ValueError(
             f"target must be METRIC=NUMBER, for example val_accuracy=0.97, got {text!r}"
         ) from None
+
+
+def monitor_of(text: str) -> tuple[str, str]:
+    """The metric's name in a --monitor option, and "max" or "min": which value of it is better."""
+    name, _, mode = text.partition(":")
+    rising = any(word in name.lower() for word in RISING)
+    if not mode and (rising or any(word in name for word in FALLING)):
+        mode = "max" if rising else "min"
+    if mode not in ("max", "min"):
+        raise ValueError(f"monitor must say what is better, {name}:max or {name}:min, got {text!r}")
+    return name, mode
 
 
 def class_weight_of(text: str) -> dict[int, float] | str:

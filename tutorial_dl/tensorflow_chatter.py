@@ -28,6 +28,7 @@ CHATTER = re.compile(
     rb"|W\d{4} [\d:.]+ +\d+ op_kernel\.cc:\d+\] OP_REQUIRES failed"  # becomes an exception
     rb"|W\d{4} [\d:.]+ +\d+ local_rendezvous\.cc:\d+\] Local rendezvous is aborting"  # so does this
     rb"|\s+\[\[\{\{node "  # second line of it
+    rb"|The op is created at: |File \"|\ttf2xla conversion failed "  # further lines of the first
     # For masks and whole numbers, which TensorFlow then computes by other code
     rb"|E\d{4} [\d:.]+ +\d+ util\.cc:\d+\] oneDNN supports DT_(BOOL|INT32) only on platforms"
     # An attempt to fuse a convolution with what follows, which the GAN of showers meets; the graph

@@ -1,6 +1,15 @@
-"""Words for people: a number and its noun."""
+"""Words for people: a number and its noun; a word of bearable length."""
+
+import re
+
+LONGEST = 160  # characters of a word, in what a command says
 
 
 def counted(number: int, noun: str, several: str = "") -> str:
     """The number with its noun: "1 unit", "70 units", "10,000 epochs"; or what `several` says."""
     return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
+
+
+def cut(text: str) -> str:
+    """The text; of a word that is too long, as a mistyped value may be, its beginning and end."""
+    return re.sub(rf"\S{{{LONGEST},}}", lambda word: f"{word[0][:60]}...{word[0][-20:]}", text)

@@ -45,22 +45,22 @@ FIGURES = {
 }  # fmt: skip
 AT_HOME = ("allreduce", "staleness", "pipelines", "sharding_and_long_sequences", "hierarchies",
            "calorimeter_gan")  # fmt: skip
-ROW = re.compile(r"^\| \[\d+ [^]]+\]\(notebooks/(\w+)\.ipynb\) \| (.+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| \[\d+ [^]]+\]\((\w+)\.ipynb\) \| (.+) \|$", re.MULTILINE)
 TIME = re.compile(r"\*\*Time\*\*: (\d+ minutes)")
 
 
-def course(found: list[Cell], readme: str, notebooks: Mapping[str, str]) -> str:
+def course(found: list[Cell], table: str, notebooks: Mapping[str, str]) -> str:
     """The page of the course: notebooks in parts, each with a figure and what one learns there.
 
     Args:
         found: All cells, with pictures.
-        readme: README's text, whose table says what one learns in each notebook.
+        table: The text of notebooks/README.md, which says what one learns in each notebook.
         notebooks: The Markdown of each notebook, by its name.
 
     Raises:
-        KeyError: README's table lacks a notebook.
+        KeyError: The table lacks a notebook.
     """
-    learned = dict(ROW.findall(readme))
+    learned = dict(ROW.findall(table))
     words = (
         "Each notebook as it ran, with its output. `make lab` opens them, to run and to change. "
         "Each has one idea, a prediction before every measurement, and exercises with a check."

@@ -60,6 +60,8 @@ def write(
     )
     _rewrite(out.glob("*.md"), "](../", "](")
     readme = (root / "README.md").read_text(encoding="utf-8")
+    table = (root / "notebooks/README.md").read_text(encoding="utf-8")
+    readme = readme.replace("](notebooks/README.md)", "](notebooks/index.md)")
     guide = readme.replace("](docs/", "](").replace("# tutorial-dl", "# Guide", 1)
     _write(out / "guide.md", guide)
     for file in FURTHER:
@@ -71,7 +73,7 @@ def write(
     _rewrite([out / "index.md"], "% figures", gallery.at_home(found))
     _change(out / "glossary.md", glossary.as_terms)
     words = _notebooks(notebooks, found, out / "notebooks")
-    _write(out / "notebooks/index.md", gallery.course(found, readme, words))
+    _write(out / "notebooks/index.md", gallery.course(found, table, words))
     sources.write(root, out / "_extra/source")
     for page, text in reference.pages(names, blocks, found):
         _write(out / "api" / f"{page}.md", text)

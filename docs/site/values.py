@@ -7,7 +7,7 @@ VALUES = {
         'The names that `allreduce(algorithm=...)` takes besides "auto".'
     ),
     "numba_kernels.allreduce.MESSAGES": (
-        "The compiled function of each algorithm that sends messages only, by its name."
+        "What yields the steps of a rank, for each algorithm over messages, by its name; and mpi."
     ),
     "numba_kernels.compression.NAMES": "The names that `compression.get` takes.",
     "numba_kernels.launch.GUARD": (

@@ -4,27 +4,17 @@ import numpy as np
 
 from ..jit.halves import carried, is_half
 from ..shared.node_array import SHORT
-from . import (
-    calls,
-    mpi,
-    naive,
-    rabenseifner,
-    recursive_doubling,
-    ring,
-    shared_memory,
-    short,
-    staged,
-    tree,
-    two_level,
-)
+from . import calls, mpi, shared_memory, short, staged, two_level
 from .elementwise import convert, op_code
+from .kernel import follow
+from .schedules import SCHEDULES
 
-_files = (naive, tree, ring, recursive_doubling, rabenseifner, mpi)
-MESSAGES = {file.__name__.rpartition(".")[2]: file.allreduce for file in _files}
+# By messages: what yields the steps of a rank, and the kernel that calls the MPI library.
+MESSAGES = SCHEDULES | {"mpi": mpi.allreduce}
 ALGORITHMS = calls.ALGORITHMS
 
 
-def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> np.ndarray:
+def allreduce(team, x: np.ndarray, op: str = "sum", algorithm="auto") -> np.ndarray:
     """Replace `x` by its reduction over all ranks of `team`, in place, and return it.
 
     The result is the same, bit for bit, on all ranks, and in every run with the same ranks. (Only
@@ -38,6 +28,8 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
         op: "sum", "mean", "min", "max" or "product", element by element. NaN and infinity pass
             through. A mean of integers is truncated towards zero.
         algorithm: "auto", or one of `ALGORITHMS`; "shared_memory" needs all ranks on one node.
+            A function steps(rank, ranks), the same on every rank, is an algorithm of your own
+            (steps.py).
 
     Raises:
         PeerError: another rank failed.
@@ -45,7 +37,7 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
     """
     seen = _SEEN.get((x.dtype, op)) if type(x) is np.ndarray and x.flags.carray else None
     call, number, mean, half = seen or _look_at(x, op)
-    if algorithm != "auto" and algorithm not in ALGORITHMS:
+    if algorithm != "auto" and algorithm not in ALGORITHMS and not callable(algorithm):
         names = ", ".join(["auto", *ALGORITHMS])
         raise ValueError(f"unknown algorithm {algorithm!r}; choose one of {names}")
     if team.size == 1:
@@ -66,15 +58,18 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
     wide = team.widened(flat)
     if algorithm == "auto":
         algorithm = "two_level"
-    call = calls.encode("allreduce", x.dtype, op, algorithm=algorithm)
+    if callable(algorithm):
+        call = calls.encode("allreduce", x.dtype, op)
+    else:
+        call = calls.encode("allreduce", x.dtype, op, algorithm=algorithm)
     if algorithm == "two_level":
         two_level.allreduce(team, call, wide, number, divisor)
+    elif algorithm == "mpi":
+        team.set_operation(mpi.operation(number, wide.dtype))
+        arguments = (wide, wide, number, divisor)
+        team.by_messages(call, wide.size, wide.dtype, mpi.allreduce, arguments)
     else:
-        incoming = wide if algorithm == "mpi" else team.scratch(wide.size, wide.dtype)
-        if algorithm == "mpi":
-            team.set_operation(mpi.operation(number, wide.dtype))
-        arguments = (wide, incoming, number, divisor)
-        team.by_messages(call, wide.size, wide.dtype, MESSAGES[algorithm], arguments)
+        follow(team, call, MESSAGES.get(algorithm, algorithm), wide, number, divisor)
     if wide is not flat:
         convert(carried(flat), wide)
     return x

@@ -10,58 +10,29 @@ numbered by `place`.
 Cost if p is not a power of two: one more message of the whole vector before, and one after.
 """
 
-from ..jit.compile import compiled
-from ..shared.board import READY
-from .elementwise import combine
-from .messages import AT, exchange
+from .steps import ADDS, IDLE, Steps, receive, send
 
 
-@compiled
-def group_of(ranks):
-    """Return the largest power of two that is at most `ranks`."""
-    group = 1
-    while 2 * group <= ranks:
-        group *= 2
-    return group
+def folding(ranks: int) -> tuple[int, int]:
+    """Return (largest power of two up to `ranks`, number of ranks to fold in)."""
+    group = 1 << ranks.bit_length() - 1
+    return group, ranks - group
 
 
-@compiled
-def place_of(rank, extra):
-    """Return the place of `rank` in the group, or -1 if it is folded in."""
-    if rank >= 2 * extra:
-        return rank - extra
-    return rank // 2 if rank % 2 == 1 else -1
-
-
-@compiled
-def rank_of(place, extra):
+def rank_of(place: int, extra: int) -> int:
     return 2 * place + 1 if place < extra else place + extra
 
 
-@compiled
-def fold(link, rank, extra, x, incoming, op):
-    """Exchange number 0: the even rank of each pair sends its vector to the odd one."""
-    words = link.words
-    if words[AT] > 0:
-        return READY
-    done = READY
-    if rank < 2 * extra:
-        if rank % 2 == 0:
-            done = exchange(link, x, rank + 1, x[:0], -1)
-        else:
-            done = exchange(link, x[:0], -1, incoming[: x.size], rank - 1)
-            if done == READY:
-                combine(op, x, incoming[: x.size])
-    if done == READY:
-        words[AT] = 1
-    return done
-
-
-@compiled
-def unfold(link, rank, extra, x):
-    """The last exchange: the odd rank of each pair sends the result to the even one."""
-    if rank >= 2 * extra:
-        return READY
-    if rank % 2 == 1:
-        return exchange(link, x, rank - 1, x[:0], -1)
-    return exchange(link, x[:0], -1, x, rank + 1)
+def folded(rank: int, ranks: int, steps) -> Steps:
+    """Yield the steps of `rank` around `steps(place, group)`, which number ranks by place."""
+    group, extra = folding(ranks)
+    in_pair, even = rank < 2 * extra, rank % 2 == 0
+    idle = in_pair and even
+    place = rank // 2 if in_pair else rank - extra
+    if extra:
+        yield IDLE if not in_pair else send(rank + 1) if even else receive(rank - 1, ADDS)
+    for step in steps(place, group):
+        to, source = (-1 if each < 0 else rank_of(each, extra) for each in (step.to, step.source))
+        yield IDLE if idle else step._replace(to=to, source=source)
+    if extra:
+        yield IDLE if not in_pair else receive(rank + 1) if even else send(rank - 1)

@@ -22,33 +22,22 @@ from ..shared.board import COUNT, READY, all_arrived, arrive, release, released
 from ..shared.node_array import AT, LEAD, PATIENCE, RANK, SPINS, board_of
 from ..shared.stage import lead_stage
 from .elementwise import combine, copy, divide
+from .kernel import carry_out
 from .messages import link_at
-from .recursive_doubling import farthest_first
 
 LONGEST = LEAD  # bytes: what fits in the stage
 FAR = 1 << 32  # -FAR - 1 - rank: the call of a rank on another node differs
 
 
 @compiled
-def allreduce(node, handles, wire, call, x, incoming, op, divisor):
+def allreduce(node, handles, wire, call, x, incoming, op, divisor, rows):
     """Reduce `x`, at most LONGEST bytes, in place. Resumable.
 
-    `handles` and `wire` (messages.addresses) are those of the leaders' route, and `incoming` is
-    scratch like `x`; the other ranks of the node don't look at them.
+    `handles` and `wire` (messages.addresses) are those of the leaders' route, `incoming` is scratch
+    like `x`, and `rows` is a leader's table of farthest_first (kernel.py); the other ranks of the
+    node don't look at them. Without rows, every node reduces for itself.
     """
     link, rank, ranks = link_at(handles, wire)
-    return lead(node, link, call, rank, ranks, x, incoming, op, divisor)
-
-
-@compiled
-def on_node(node, handles, wire, call, x, incoming, op, divisor):
-    """The node's part alone: every node reduces for itself. It is timed by measure.py."""
-    link, _, _ = link_at(handles, wire)
-    return lead(node, link, call, 0, 1, x, incoming, op, divisor)
-
-
-@compiled
-def lead(node, link, call, rank, ranks, x, incoming, op, divisor):
     board, place = board_of(node), node[RANK]
     turn = board[place, COUNT] + (node[AT] == 0)
     if node[AT] == 0:
@@ -68,9 +57,9 @@ def lead(node, link, call, rank, ranks, x, incoming, op, divisor):
         for peer in range(1, board.shape[0]):
             combine(op, x, lead_stage(node, x, peer, turn))
         node[AT] = 2
-        if ranks == 1:  # one node alone
+        if rows.shape[0] == 0:
             divide(x, divisor)
-    done = farthest_first(link, rank, ranks, x, incoming, op, divisor)
+    done = carry_out(link, rank, ranks, x, x, incoming, op, divisor, rows)
     if done < 0:
         return done - FAR
     if done == READY and board.shape[0] > 1:

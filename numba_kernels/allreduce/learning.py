@@ -25,6 +25,7 @@ import numpy as np
 from ..shared.node_array import LEAD
 from . import measure, tree
 from .elementwise import MAX
+from .kernel import follow
 from .machine import Curve, Machine
 
 SIZES = (512, 4096, LEAD, 4 * LEAD)  # bytes
@@ -36,12 +37,11 @@ BUDGET = 0.02  # seconds of timed calls, after which no longer vector is tried
 
 def learn(team, call: int, length: int) -> None:
     """Set `team.machine` to what this link and node can do. Collective, in the name of `call`."""
-    x, incoming = (np.zeros(SIZES[-1] // 4, np.float32) for _ in range(2))
+    both = np.zeros(SIZES[-1] // 2, np.float32)
     spent, table = 0.0, []
     agree(team, call, length, np.zeros(1))  # all ranks make this call
     for size, calls in zip(SIZES, CALLS, strict=True):
-        parts = (a[: size // 4] for a in (x, incoming))
-        runs = [*measure.contestants(team, *parts, call, length)]
+        runs = [*measure.contestants(team, both[: size // 2], call, length)]
         for _, run in runs:
             run(1)  # to compile it, and to touch its memory
         rounds = []
@@ -69,8 +69,7 @@ def seconds_of(team, call: int, length: int, name: str, run, size: int, calls: i
 def agree(team, call: int, length: int, numbers: np.ndarray) -> np.ndarray:
     """Return the largest of each number over all ranks, in the precision of float32."""
     sent = numbers.astype(np.float32)
-    arguments = (sent, np.empty_like(sent), MAX, 1)
-    team.by_messages(call, length, sent.dtype, tree.allreduce, arguments)
+    follow(team, call, tree.steps, sent, MAX, 1, length=length)
     return sent.astype(np.float64)
 
 

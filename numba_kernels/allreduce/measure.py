@@ -27,13 +27,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..jit.compile import compiled
-from ..shared.board import READY
 from ..shared.node_array import LEAD
 from . import calls, gather, leaders, staged
 from .elementwise import SUM, combine
+from .kernel import NOTHING, carry_out, table
 from .machine import Curve, Machine
-from .messages import AT, exchange
+from .steps import ADDS, COPIES, Step, Steps
 
 SIZES = tuple(4**k for k in range(5, 13))  # bytes: 1 KiB to 16 MiB
 BATCH = 2**20  # bytes per timed batch, of at most CALLS calls
@@ -50,12 +49,12 @@ def measure(team) -> Machine:
     """
     if team.size == 1:
         return team.machine
-    x, incoming = (np.full(SIZES[-1] // 4, 0, np.float32) for _ in range(2))
-    window = team.empty(x.size) if team.single_node else x
+    both = np.full(SIZES[-1] // 2, 0, np.float32)  # the vector that is sent, and what comes
+    window = team.empty(both.size // 2) if team.single_node else both
     contestants = {
         (name, size): (call, min(CALLS, max(1, BATCH // size)))
         for size in SIZES
-        for name, call in _contestants(team, *(a[: size // 4] for a in (x, incoming, window)))
+        for name, call in _contestants(team, both[: size // 2], window[: size // 4])
     }
     found = {}
     for (name, _), seconds in zip(contestants, _in_turns(team, contestants.values()), strict=True):
@@ -98,20 +97,16 @@ def _slope(seconds: np.ndarray) -> float:
     return float(ratios.sum() / (ratios**2).sum())
 
 
-def _contestants(team, x, incoming, window):
+def _contestants(team, both, window):
     """Yield (name, function) of everything that is timed with vectors of this length."""
-    call = calls.encode("measure", x.dtype)
+    call, x = calls.encode("measure", both.dtype), both[: both.size // 2]
 
     def one_by_one(times):
         for _ in range(times):
-            team.by_messages(call, x.size, x.dtype, around, (x, incoming, 1, False))
+            go(team, call, x.size, both, around, 1, False)
 
-    def each(kernel, *arguments):
-        def run(times):
-            all_of_it = (x, incoming, times, *arguments)
-            team.by_messages(call, x.size, x.dtype, kernel, all_of_it)
-
-        return run
+    def each(steps, *more):
+        return lambda times: go(team, call, x.size, both, steps, times, *more)
 
     def allreduce(x, algorithm):
         def run(times):
@@ -129,11 +124,12 @@ def _contestants(team, x, incoming, window):
     if team.single_node:
         yield "window", allreduce(window, "shared_memory")
         yield "staged", allreduce(x, "shared_memory")
-    yield from contestants(team, x, incoming, call, x.size)
+    yield from contestants(team, both, call, x.size)
 
 
-def contestants(team, x, incoming, call: int, length: int):
+def contestants(team, both, call: int, length: int):
     """Yield those of which two_level consists, as parts of the collective (`call`, `length`)."""
+    x, incoming = both.reshape(2, -1)
     edges = team.lanes.edges(x.size)
 
     def additions(times):
@@ -143,8 +139,7 @@ def contestants(team, x, incoming, call: int, length: int):
     def exchanges(takes_part):
         def run(times):
             if takes_part:
-                arguments = (x, incoming, times, False)
-                team.by_messages(call, length, x.dtype, around, arguments, team.lanes.route)
+                go(team, call, length, both, around, times, False, way=team.lanes.route)
             else:
                 team.skip()
 
@@ -157,7 +152,7 @@ def contestants(team, x, incoming, call: int, length: int):
 
     def lead(times):
         for _ in range(times):
-            team.by_leaders(leaders.on_node, call, x, incoming, SUM, 1)
+            team.by_leaders(leaders.allreduce, call, x, incoming, SUM, 1, NOTHING)
 
     yield "add", additions
     if max(map(len, team.nodes)) > 1:
@@ -169,46 +164,39 @@ def contestants(team, x, incoming, call: int, length: int):
         yield "single", exchanges(team.place == 0)
 
 
-@compiled
-def back_and_forth(link, rank, ranks, x, incoming, times):
-    """Send `times` messages, alternately from the first rank to the last and back. Resumable.
+def go(team, call: int, length: int, both, steps, *more, way=None) -> None:
+    """Carry out steps with the two halves of `both`: what is added arrives in the second one."""
+    _, rank, ranks = way or team.routes[0]
+    rows = table(steps, rank, ranks, both.size, None, more)
+    arguments = (both, both, both[both.size // 2 :], SUM, 1, rows)
+    team.by_messages(call, length, both.dtype, carry_out, arguments, way)
 
-    The other ranks wait for a message too; the first rank sends it at the end.
+
+def back_and_forth(rank: int, ranks: int, times: int) -> Steps:
+    """`times` messages, alternately from the first rank to the last and back.
+
+    The other ranks wait for an empty message, which the first rank sends at the end.
     """
-    words, nothing, other = link.words, x[:0], ranks - 1 - rank
-    if rank != 0 and other != 0:
-        return exchange(link, nothing, -1, nothing, 0)
-    while words[AT] < times + (ranks - 2 if rank == 0 else 0):
-        if words[AT] >= times:
-            done = exchange(link, nothing, words[AT] - times + 1, nothing, -1)
-        elif (words[AT] % 2 == 0) == (rank == 0):
-            done = exchange(link, x, other, nothing, -1)
-        else:
-            done = exchange(link, nothing, -1, x, other)
-        if done != READY:
-            return done
-        words[AT] += 1
-    return READY
+    last = ranks - 1
+    for number in range(times if rank in (0, last) else 0):
+        sends = (number % 2 == 0) == (rank == 0)
+        yield Step(to=last - rank, chunks=2) if sends else Step(source=last - rank, chunks=2)
+    for other in range(1, last):
+        if rank == 0:
+            yield Step(to=other, sent=(0, 0))
+        elif rank == other:
+            yield Step(source=0, received=(0, 0))
 
 
-@compiled
-def around(link, rank, ranks, x, incoming, times, adds):
-    """Do `times` exchanges of all ranks with both their neighbours in a ring. Resumable.
+def around(rank: int, ranks: int, times: int, adds: bool) -> Steps:
+    """`times` exchanges of all ranks with both their neighbours in a ring.
 
     The vector sent has just been written, by an addition or by the last receive.
     """
-    words, right, left = link.words, (rank + 1) % ranks, (rank - 1 + ranks) % ranks
-    while words[AT] < times:
-        if adds or words[AT] % 2 == 0:
-            done = exchange(link, x, right, incoming, left)
-        else:
-            done = exchange(link, incoming, right, x, left)
-        if done != READY:
-            return done
-        if adds:
-            combine(SUM, x, incoming)
-        words[AT] += 1
-    return READY
+    halves = (0, 1), (1, 2)
+    for number in range(times):
+        spans = (halves[0], halves[0]) if adds else halves[:: 1 if number % 2 == 0 else -1]
+        yield Step((rank + 1) % ranks, (rank - 1) % ranks, ADDS if adds else COPIES, *spans, 2)
 
 
 def _in_turns(team, contestants: list[tuple[Callable, int]]) -> np.ndarray:

@@ -9,37 +9,18 @@ server has the same bottleneck, so real libraries avoid it. It is here to learn 
 the others against.
 """
 
-from ..jit.compile import compiled
-from ..shared.board import READY
-from .elementwise import combine, divide
-from .messages import AT, exchange
+from .steps import ADDS, ENDS, IDLE, Steps, receive, send
 
 
-@compiled
-def allreduce(link, rank, ranks, x, incoming, op, divisor):
-    """Reduce `x` over the ranks in place; `incoming` is scratch of x's length. Resumable."""
-    words = link.words
-    nothing = x[:0]
-    if rank > 0:
-        if words[AT] == 0:
-            done = exchange(link, x, 0, nothing, -1)
-            if done != READY:
-                return done
-            words[AT] = 1
-        return exchange(link, nothing, -1, x, 0)
-
-    while words[AT] < ranks - 1:  # gather and add, in the order of ranks
-        peer = words[AT] + 1
-        done = exchange(link, nothing, -1, incoming, peer)
-        if done != READY:
-            return done
-        combine(op, x, incoming)
-        words[AT] += 1
-        if words[AT] == ranks - 1:
-            divide(x, divisor)
-    while words[AT] < 2 * (ranks - 1):  # send the result back
-        done = exchange(link, x, words[AT] - ranks + 2, nothing, -1)
-        if done != READY:
-            return done
-        words[AT] += 1
-    return READY
+def steps(rank: int, ranks: int) -> Steps:
+    """Rank 0 adds in the order of ranks."""
+    for other in range(1, ranks):
+        if rank == 0:
+            yield receive(other, ENDS if other == ranks - 1 else ADDS)
+        else:
+            yield send(0) if rank == other else IDLE
+    for other in range(1, ranks):
+        if rank == 0:
+            yield send(other)
+        else:
+            yield receive(0) if rank == other else IDLE

@@ -12,7 +12,6 @@ the order of rabenseifner.py, so that "auto" can choose either and give the same
 from ..jit.compile import compiled
 from ..shared.board import READY
 from .elementwise import bounds, combine, copy, divide
-from .fold import group_of, rank_of
 from .messages import AT, exchange
 
 
@@ -43,6 +42,20 @@ def allreduce(link, rank, ranks, x, incoming, op, divisor):
             add_up(mine, incoming, rank, ranks, op)
             divide(mine, divisor)
     return READY
+
+
+@compiled
+def group_of(ranks):
+    """Return the largest power of two that is at most `ranks`."""
+    group = 1
+    while 2 * group <= ranks:
+        group *= 2
+    return group
+
+
+@compiled
+def rank_of(place, extra):
+    return 2 * place + 1 if place < extra else place + extra
 
 
 @compiled

@@ -13,60 +13,25 @@ fewer messages; folding (fold.py) allows any number of ranks. Rabenseifner, ICCS
 (2005), section 4.4.
 """
 
-from ..jit.compile import compiled
-from ..shared.board import READY
-from .elementwise import bounds, combine, divide
-from .fold import fold, group_of, place_of, rank_of, unfold
-from .messages import AT, exchange
-from .tree import rounds
+from .fold import folded
+from .steps import ADDS, COPIES, ENDS, Step, Steps
 
 
-@compiled
-def held(n, group, place, halvings):
-    """Return [first, last), the part that `place` still holds after that many halvings."""
-    low, high = 0, group  # in chunks, one per place
-    distance = group
-    for _ in range(halvings):
-        distance //= 2
-        if place & distance:
-            low += distance
-        else:
-            high -= distance
-    return bounds(n, group, low)[0], bounds(n, group, high - 1)[1]
+def steps(rank: int, ranks: int) -> Steps:
+    return folded(rank, ranks, halving_and_doubling)
 
 
-@compiled
-def allreduce(link, rank, ranks, x, incoming, op, divisor):
-    """Reduce `x` over the ranks in place; `incoming` is scratch of x's length. Resumable."""
-    words = link.words
-    group = group_of(ranks)
-    extra = ranks - group
-    done = fold(link, rank, extra, x, incoming, op)
-    if done != READY:
-        return done
-    place = place_of(rank, extra)
-    halvings = rounds(group)
-    if place >= 0:
-        while words[AT] < 1 + 2 * halvings:
-            halving = words[AT] <= halvings
-            # How many halvings lead to the parts exchanged in this round.
-            level = words[AT] if halving else 2 * halvings + 1 - words[AT]
-            distance = group >> level
-            partner = rank_of(place ^ distance, extra)
-            first, last = held(x.size, group, place, level)
-            mine = x[first:last]
-            first, last = held(x.size, group, place ^ distance, level)
-            theirs = x[first:last]
-            if halving:
-                arriving = incoming[: mine.size]
-                done = exchange(link, theirs, partner, arriving, partner)
-            else:
-                done = exchange(link, mine, partner, theirs, partner)
-            if done != READY:
-                return done
-            if halving:
-                combine(op, mine, arriving)
-            if words[AT] == halvings:
-                divide(mine, divisor)
-            words[AT] += 1
-    return unfold(link, rank, extra, x)
+def halving_and_doubling(place: int, group: int) -> Steps:
+    sizes = [group >> k for k in range(1, group.bit_length())]
+
+    def held(place: int, size: int) -> tuple[int, int]:
+        """The chunks that `place` holds when it holds `size` of them."""
+        return place - place % size, place - place % size + size
+
+    for size in sizes:
+        mine, theirs = held(place, size), held(place ^ size, size)
+        does = ENDS if size == 1 else ADDS
+        yield Step(place ^ size, place ^ size, does, theirs, mine, group)
+    for size in reversed(sizes):
+        mine, theirs = held(place, size), held(place ^ size, size)
+        yield Step(place ^ size, place ^ size, COPIES, mine, theirs, group)

@@ -13,47 +13,24 @@ No algorithm needs fewer rounds, so it is the best for short vectors; but the wh
 L times. Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.4.
 """
 
-from ..jit.compile import compiled
-from ..shared.board import READY
-from .elementwise import combine, divide
-from .fold import fold, group_of, place_of, rank_of, unfold
-from .messages import AT, exchange
+from .fold import folded
+from .steps import ADDS, ENDS, Step, Steps
 
 
-@compiled
-def allreduce(link, rank, ranks, x, incoming, op, divisor):
-    """Reduce `x` over the ranks in place; `incoming` is scratch of x's length. Resumable."""
-    return _double(link, rank, ranks, x, incoming, op, divisor, False)
+def steps(rank: int, ranks: int) -> Steps:
+    return folded(rank, ranks, lambda *places: doubling(*places, farthest_first=False))
 
 
-@compiled
-def farthest_first(link, rank, ranks, x, incoming, op, divisor):
+def farthest_first(rank: int, ranks: int) -> Steps:
     """The same in the opposite order of rounds, which adds in the order of rabenseifner.py.
 
     So the bits of a result do not depend on which of the two made it.
     """
-    return _double(link, rank, ranks, x, incoming, op, divisor, True)
+    return folded(rank, ranks, lambda *places: doubling(*places, farthest_first=True))
 
 
-@compiled
-def _double(link, rank, ranks, x, incoming, op, divisor, reverse):
-    words = link.words
-    group = group_of(ranks)
-    extra = ranks - group
-    done = fold(link, rank, extra, x, incoming, op)
-    if done != READY:
-        return done
-    place = place_of(rank, extra)
-    if place >= 0:
-        theirs = incoming[: x.size]
-        while 1 << (words[AT] - 1) < group:
-            distance = group >> words[AT] if reverse else 1 << (words[AT] - 1)
-            partner = rank_of(place ^ distance, extra)
-            done = exchange(link, x, partner, theirs, partner)
-            if done != READY:
-                return done
-            combine(op, x, theirs)
-            words[AT] += 1
-            if 1 << (words[AT] - 1) == group:
-                divide(x, divisor)
-    return unfold(link, rank, extra, x)
+def doubling(place: int, group: int, farthest_first: bool) -> Steps:
+    distances = [1 << k for k in range(group.bit_length() - 1)]
+    for distance in reversed(distances) if farthest_first else distances:
+        last = distance == (1 if farthest_first else group // 2)
+        yield Step(place ^ distance, place ^ distance, ENDS if last else ADDS)

@@ -16,68 +16,28 @@ ranks there are, which is optimal (Patarasuk and Yuan, J. Parallel Distrib. Comp
 price is a latency that grows linearly with p.
 """
 
-import numpy as np
-
-from ..jit.compile import compiled
-from ..shared.board import READY
-from .elementwise import bounds, combine, divide
-from .messages import AT, exchange
+from .steps import ADDS, COPIES, ENDS, Step, Steps
 
 
-@compiled
-def allreduce(link, rank, ranks, x, incoming, op, divisor):
-    """Reduce `x` over the ranks in place; `incoming` is scratch for one slice.
-
-    It may return WAIT; called again, it goes on where it was (see messages.py).
-    """
-    if link.words[AT] < ranks - 1:
-        done = reduce_scatter(link, rank, ranks, x, incoming, op, divisor)
-        if done != READY:
-            return done
-    return allgather(link, rank, ranks, x, slices(x.size, ranks), ranks - 1)
+def steps(rank: int, ranks: int) -> Steps:
+    yield from reduce_scatter(rank, ranks)
+    yield from allgather(rank, ranks)
 
 
-@compiled
-def reduce_scatter(link, rank, ranks, x, incoming, op, divisor):
-    """Leave in slice `rank` of `x` its reduction over all ranks; other slices hold partial sums."""
-    words = link.words
-    right, left = (rank + 1) % ranks, (rank - 1 + ranks) % ranks
-    while words[AT] < ranks - 1:
-        step = words[AT]
-        first, last = bounds(x.size, ranks, (rank - 1 - step + 2 * ranks) % ranks)
-        outgoing = x[first:last]
-        first, last = bounds(x.size, ranks, (rank - 2 - step + 2 * ranks) % ranks)
-        mine = x[first:last]
-        done = exchange(link, outgoing, right, incoming[: mine.size], left)
-        if done != READY:
-            return done
-        combine(op, mine, incoming[: mine.size])
-        words[AT] += 1
-        if words[AT] == ranks - 1:
-            divide(mine, divisor)
-    return READY
+def reduce_scatter(rank: int, ranks: int) -> Steps:
+    """Leave the reduction of slice `rank`; the other slices hold partial sums."""
+    for step in range(ranks - 1):
+        yield around(rank, ranks, rank - 1 - step, ENDS if step == ranks - 2 else ADDS)
 
 
-@compiled
-def slices(n, ranks):
-    """Return edges, (ranks + 1,): slice i of n elements is [edges[i], edges[i + 1])."""
-    edges = np.empty(ranks + 1, np.int64)
-    for i in range(ranks):
-        edges[i], edges[i + 1] = bounds(n, ranks, i)
-    return edges
+def allgather(rank: int, ranks: int) -> Steps:
+    """Copy every rank's slice to all ranks."""
+    for step in range(ranks - 1):
+        yield around(rank, ranks, rank - step, COPIES)
 
 
-@compiled
-def allgather(link, rank, ranks, x, edges, first_step):
-    """Fill `x` with every rank's slice; slice i is [edges[i], edges[i + 1]), lengths may differ."""
-    words = link.words
-    right, left = (rank + 1) % ranks, (rank - 1 + ranks) % ranks
-    while words[AT] < first_step + ranks - 1:
-        step = words[AT] - first_step
-        mine, theirs = (rank - step + ranks) % ranks, (left - step + ranks) % ranks
-        outgoing = x[edges[mine] : edges[mine + 1]]
-        done = exchange(link, outgoing, right, x[edges[theirs] : edges[theirs + 1]], left)
-        if done != READY:
-            return done
-        words[AT] += 1
-    return READY
+def around(rank: int, ranks: int, slice_: int, does: int) -> Step:
+    """Send `slice_` to the right; what arrives is what the left neighbour sends: the one before."""
+    mine, theirs = slice_ % ranks, (slice_ - 1) % ranks
+    spans = (mine, mine + 1), (theirs, theirs + 1)
+    return Step((rank + 1) % ranks, (rank - 1) % ranks, does, *spans, ranks)

@@ -17,8 +17,8 @@ writes it, so each line moves once each way and no more. For vectors outside a w
 
 from ..jit.compile import compiled
 from ..jit.halves import narrow, widen
-from ..shared.board import LENGTHS, READY, all_arrived, arrive
-from ..shared.node_array import AT, PATIENCE, RANK, SPINS, TILE, board_of, locate, row_of, tile_like
+from ..shared.board import LENGTHS, READY, meet
+from ..shared.node_array import AT, RANK, RANKS, TILE, locate, row_of, tile_like
 from .elementwise import SUM, bounds, combine, convert, copy, divide, quotient
 
 ELSEWHERE = 2  # x does not lie in a window; returned at once, and on this rank only
@@ -30,23 +30,17 @@ def allreduce(node, call, x, op, divisor):
     first, stride, place = locate(node, x)
     if first == 0:
         return ELSEWHERE
-    board, rank, length = board_of(node), node[RANK], x.size + LENGTHS * place
-    if node[AT] == 0:
-        arrive(board, rank, call, length)
-        node[AT] = 1
-    if node[AT] == 1:
-        done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    ranks, rank, length = node[RANKS], node[RANK], x.size + LENGTHS * place
+    if node[AT] < 2:
+        done = meet(node, call, length)
         if done != READY:
             return done
-        ranks = board.shape[0]
         low, high = bounds(x.size, ranks, rank)
         if ranks == 2 and op == SUM:
             add_two(row_of(first, x)[low:high], row_of(first + stride, x)[low:high], divisor)
         else:
             reduce_rows(node, first, stride, x, low, high, op, divisor, ranks)
-        arrive(board, rank, call, length)
-        node[AT] = 2
-    return all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    return meet(node, call, length)
 
 
 @compiled
@@ -55,18 +49,13 @@ def reduce_scatter(node, call, x, edges, op, divisor):
     first, stride, place = locate(node, x)
     if first == 0:
         return ELSEWHERE
-    board, rank, length = board_of(node), node[RANK], x.size + LENGTHS * place
-    if node[AT] == 0:
-        arrive(board, rank, call, length)
-        node[AT] = 1
-    if node[AT] == 1:
-        done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    rank, length = node[RANK], x.size + LENGTHS * place
+    if node[AT] < 2:
+        done = meet(node, call, length)
         if done != READY:
             return done
         reduce_rows(node, first, stride, x, edges[rank], edges[rank + 1], op, divisor, 0)
-        arrive(board, rank, call, length)  # so that no rank overwrites what another still reads
-        node[AT] = 2
-    return all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    return meet(node, call, length)  # so that no rank overwrites what another still reads
 
 
 @compiled
@@ -75,15 +64,13 @@ def allgather(node, call, x, edges):
     first, stride, place = locate(node, x)
     if first == 0:
         return ELSEWHERE
-    board, rank = board_of(node), node[RANK]
+    rank = node[RANK]
     if node[AT] == 0:
         mine = x[edges[rank] : edges[rank + 1]]
-        for peer in range(board.shape[0]):
+        for peer in range(node[RANKS]):
             if peer != rank:
                 copy(row_of(first + peer * stride, x)[edges[rank] : edges[rank + 1]], mine)
-        arrive(board, rank, call, x.size + LENGTHS * place)
-        node[AT] = 1
-    return all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    return meet(node, call, x.size + LENGTHS * place)
 
 
 @compiled
@@ -94,7 +81,7 @@ def reduce_rows(node, first, stride, x, low, high, op, divisor, readers):
         end = min(start + TILE, high)
         result = tile[: end - start]
         convert(result, row_of(first, x)[start:end])
-        for peer in range(1, board_of(node).shape[0]):
+        for peer in range(1, node[RANKS]):
             combine(op, result, row_of(first + peer * stride, x)[start:end])
         divide(result, divisor)
         for peer in range(readers):

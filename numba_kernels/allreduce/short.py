@@ -9,8 +9,8 @@ shared_memory.py, and p times the additions.
 """
 
 from ..jit.compile import compiled
-from ..shared.board import COUNT, READY, all_arrived, arrive
-from ..shared.node_array import AT, PATIENCE, RANK, SPINS, TILE, board_of, tile_like
+from ..shared.board import COUNT, READY, meet
+from ..shared.node_array import AT, RANK, TILE, board_of, tile_like
 from ..shared.stage import short_stage
 from .elementwise import combine, convert, copy, divide
 
@@ -24,9 +24,7 @@ def allreduce(node, call, x, op, divisor):
     board, rank = board_of(node), node[RANK]
     if node[AT] == 0:
         copy(short_stage(node, x, rank, board[rank, COUNT] + 1), x)
-        arrive(board, rank, call, x.size)
-        node[AT] = 1
-    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    done = meet(node, call, x.size)
     if done != READY:
         return done
     turn, tile = board[rank, COUNT], tile_like(node, x)

@@ -19,8 +19,8 @@ Cost: one barrier per piece, 2 p n bytes through memory as for the in-place vers
 """
 
 from ..jit.compile import compiled
-from ..shared.board import READY, all_arrived, arrive
-from ..shared.node_array import AT, LINE, PATIENCE, PIECE, RANK, SPINS, TILE, board_of, tile_like
+from ..shared.board import READY, meet
+from ..shared.node_array import AT, LINE, PIECE, RANK, RANKS, TILE, tile_like
 from ..shared.stage import count_pieces, on_stage, piece
 from .elementwise import SUM, combine, convert, copy, divide
 from .shared_memory import add_two
@@ -33,9 +33,7 @@ def allreduce(node, call, x, edges, op, divisor, give):
     `edges`: slice i is [edges[i], edges[i + 1]). Unless `give`, only this rank's slice of x is
     changed (that is a reduce-scatter).
     """
-    board, rank = board_of(node), node[RANK]
-    ranks = board.shape[0]
-    width = node[PIECE] // (ranks * x.itemsize) // LINE * LINE  # elements per piece
+    width = node[PIECE] // (node[RANKS] * x.itemsize) // LINE * LINE  # elements per piece
     pieces = count_pieces(edges, width)
     while node[AT] < 2 * (pieces + 1):  # even: work to do; odd: at the barrier
         step = node[AT] // 2
@@ -46,12 +44,9 @@ def allreduce(node, call, x, edges, op, divisor, give):
                 reduce_piece(node, x, edges, width, step - 1, op, divisor, give)
             if step < pieces:
                 put_out(node, x, edges, width, step)
-            arrive(board, rank, call, x.size)
-            node[AT] += 1
-        done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+        done = meet(node, call, x.size)
         if done != READY:
             return done
-        node[AT] += 1
     if give:
         take_in(node, x, edges, width, pieces - 1)
     return READY

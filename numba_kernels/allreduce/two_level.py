@@ -24,13 +24,14 @@ from . import costs, leaders, learning, pairwise, rabenseifner, recursive_doubli
 from . import staged as through_stage
 from .elementwise import bounds
 from .gather import allgather
+from .kernel import NOTHING, follow, table
 from .messages import addresses
 
 # Between nodes: by name as in costs.py. All add in the same order, so the choice changes no bits.
 BETWEEN = {
     "recursive_doubling": recursive_doubling.farthest_first,
-    "rabenseifner": rabenseifner.allreduce,
-    "pairwise": pairwise.allreduce,
+    "rabenseifner": rabenseifner.steps,
+    "pairwise": pairwise.allreduce,  # a kernel, the others are steps
 }
 SHORT = 2048  # bytes: up to here, the fewest messages are the fastest on any link
 
@@ -39,8 +40,11 @@ def allreduce(team, call: int, x: np.ndarray, op: int, divisor: int) -> None:
     """Reduce the flat `x` in place."""
     way = plan(team, call, x)
     if way == "leaders":
-        incoming = team.scratch(x.size, x.dtype)
-        team.by_leaders(leaders.allreduce, call, x, incoming, op, divisor)
+        incoming, route = team.scratch(x.size, x.dtype), team.lanes.route
+        rows = NOTHING
+        if team.place == 0:
+            rows = table(BETWEEN["recursive_doubling"], route.rank, route.ranks, x.size)
+        team.by_leaders(leaders.allreduce, call, x, incoming, op, divisor, rows)
         return
     edges = team.lanes.edges(x.size)
     inside = divisor if team.single_node else 1  # a mean is divided once, at the end
@@ -53,9 +57,12 @@ def allreduce(team, call: int, x: np.ndarray, op: int, divisor: int) -> None:
         team.on_node(through_stage.allreduce, call, x, edges, op, inside, False)
     if team.lanes.route and not team.single_node:
         lane = x[slice(*edges[team.place : team.place + 2])]
-        incoming = team.scratch(pairwise.scratch_of(lane.size, len(team.nodes)), x.dtype)
-        arguments = (lane, incoming, op, divisor)
-        team.by_messages(call, x.size, x.dtype, BETWEEN[way], arguments, team.lanes.route)
+        if way == "pairwise":
+            incoming = team.scratch(pairwise.scratch_of(lane.size, len(team.nodes)), x.dtype)
+            arguments = (lane, incoming, op, divisor)
+            team.by_messages(call, x.size, x.dtype, BETWEEN[way], arguments, team.lanes.route)
+        else:
+            follow(team, call, BETWEEN[way], lane, op, divisor, team.lanes.route, x.size)
     else:
         team.skip()
     if flat:

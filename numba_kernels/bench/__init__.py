@@ -19,14 +19,12 @@ from .plot import ENDINGS, figure_of
 # name: parts, each (file, how many times its ranks are started, its fraction of --seconds).
 KINDS = {
     "allreduce": (("allreduce", 3, 1.0),),
-    "between-nodes": (("between_nodes", 3, 1.5), ("step_between", 3, 1.5)),
-    "predictions": (("predictions", 3, 0.8),),
     "step": (("step", 3, 0.4),),
     "parameter-server": (("parameter_server", 3, 1.0),),
     "optimizers": (("optimizers", 1, 0.6),),
 }
 ALONE = "optimizers"  # measured on one rank
-NODES = "between-nodes"  # measured on two nodes of -n ranks each (two_nodes.py)
+MOVED = ("between-nodes", "predictions")  # to the repository's folder benchmarks
 FULL = 2  # factor of --full on the number of starts
 SECONDS, FULL_SECONDS = 20.0, 120.0  # of measuring, for all starts of a kind together
 
@@ -40,9 +38,9 @@ def main(words: list[str] | None = None) -> int:
     bench = commands.add_parser(
         "bench", help="Measure the kernels and their alternatives, interleaved, and show medians."
     )
-    bench.add_argument("what", choices=[*KINDS, "all"], help="The kernels to measure.")
-    ranks = "Ranks to start (default 2); for between-nodes, on each of two emulated nodes."
-    bench.add_argument("-n", "--ranks", type=int, default=2, help=ranks)
+    kinds = f"The kernels to measure: {', '.join(KINDS)} or all."
+    bench.add_argument("what", metavar="KIND", help=kinds)
+    bench.add_argument("-n", "--ranks", type=int, default=2, help="Ranks to start (default 2).")
     bench.add_argument("--json", metavar="FILE", help="Write the rows to FILE; - prints them.")
     plot = "Plot the rows to FILE, .png, .svg or .pdf (default: beside the --json FILE)."
     bench.add_argument("--plot", metavar="FILE", help=plot)
@@ -86,10 +84,17 @@ def exits_on_sigterm() -> Iterator[None]:
 
 def check_options(options) -> Path | None:
     """Return the file for the plot, if any; raise ValueError now for options that can't be used."""
+    if options.what in MOVED:
+        raise ValueError(
+            f"{options.what} is measured in a copy of the repository now: "
+            f"python -m benchmarks {options.what}"
+        )
+    if options.what not in (*KINDS, "all"):
+        raise ValueError(f"unknown kind {options.what!r}; choose one of {', '.join(KINDS)}, all")
     launch.check_ranks(options.ranks)
     if not 0 < options.seconds < 3600:
         raise ValueError(f"--seconds must be above 0 and below 3600, got {options.seconds}")
-    pairs = dict.fromkeys(("allreduce", "predictions", "all"), "an allreduce")
+    pairs = dict.fromkeys(("allreduce", "all"), "an allreduce")
     pairs["parameter-server"] = "a parameter server"
     if options.what in pairs and options.ranks < 2:
         what = pairs[options.what]
@@ -119,11 +124,10 @@ def measure(options) -> dict:
     rows, starts = [], {}
     for kind in KINDS if options.what == "all" else [options.what]:
         ranks = 1 if kind == ALONE else options.ranks
-        per_node = options.ranks if kind == NODES else None
         for part, times, share in KINDS[kind]:
             starts[part] = times * (FULL if options.full else 1)
             seconds = options.seconds * share / starts[part]
-            call = part, ranks, seconds, options.full, per_node
+            call = part, ranks, seconds, options.full
             of_part = [one_run(*call) for _ in range(starts[part])]
             rows += merge(of_part)
     return about(starts, rows)
@@ -149,26 +153,20 @@ def facts() -> Callable[[dict, list], dict]:
 
 
 def one_run(
-    part: str, ranks: int, seconds: float, full: bool, per_node: int | None = None
+    part: str, ranks: int, seconds: float, full: bool, start: Callable | None = None
 ) -> list[dict]:
     """Start the ranks once, measure for `seconds`, and return the rows.
 
     `part` is a module with a function `rows`: its name in this package, or its full name.
-    `per_node`: start two nodes of so many ranks each, instead of `ranks` on this one.
+    `start` is called in place of `launch.run_ranks`.
     """
-    from . import two_nodes
-
     env = dict.fromkeys(launch.THREAD_VARIABLES, "1")
     limit = 120 + 5 * seconds  # includes importing, compiling, and slow peers
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "rows.json")
         call = f"one_start{(part, str(file), seconds, full)}"
         code = f"from numba_kernels.bench import one_start; {call}"
-        if per_node:
-            ranks = 2 * per_node
-            done = two_nodes.run(per_node, ["-c", code], env, limit)
-        else:
-            done = launch.run_ranks(ranks, ["-c", code], env=env, timeout=limit)
+        done = (start or launch.run_ranks)(ranks, ["-c", code], env=env, timeout=limit)
         if done.returncode:
             raise ValueError(f"bench {part} on {ranks} ranks ended with status {done.returncode}")
         return json.loads(file.read_text())

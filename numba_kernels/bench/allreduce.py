@@ -1,4 +1,4 @@
-"""Benchmark of allreduce: ours against the MPI library's and gloo's.
+"""Benchmark of allreduce: ours against the MPI library's.
 
 Ours is measured in the node's window, on ordinary arrays by `auto`, and by messages. All are
 compared in full cycles (timing.py); the usual measurement, a repeated call, is listed too.
@@ -11,7 +11,6 @@ import numpy as np
 from mpi4py import MPI
 
 from ..team.team import Team
-from .peers import gloo
 from .rows import BY_MESSAGES, row
 from .timing import copy_bandwidth, interleaved, net, shares
 
@@ -19,7 +18,7 @@ KIB = (1, 16, 64, 256, 1024, 4096, 16384, 65536)
 FULL_KIB = tuple(2**k for k in range(17))
 MESSAGES = ("ring", "rabenseifner", "recursive_doubling")
 MESSAGES_KIB = (64, 16384)  # smallest and largest size
-WINDOW, ORDINARY, GLOO = "shared_memory", "auto", "gloo"
+WINDOW, ORDINARY = "shared_memory", "auto"
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
@@ -27,32 +26,29 @@ def rows(seconds: float, full: bool) -> list[dict]:
     bandwidth = copy_bandwidth(team.barrier)
     sizes = FULL_KIB if full else KIB
     found: list[dict] = []
-    with gloo() as gloos:
-        # The largest first: if they exceed their share of the time, smaller sizes get less.
-        for kib, left in shares(sizes[::-1], seconds):
-            found[:0] = rows_of(team, gloos, kib, left, bandwidth)
+    # The largest first: if they exceed their share of the time, smaller sizes get less.
+    for kib, left in shares(sizes[::-1], seconds):
+        found[:0] = rows_of(team, kib, left, bandwidth)
     return found
 
 
-def rows_of(team: Team, gloos, kib: int, seconds: float, bandwidth: float) -> list[dict]:
+def rows_of(team: Team, kib: int, seconds: float, bandwidth: float) -> list[dict]:
     n, mpi = kib * 256, library()
-    peers = {} if gloos is None else {GLOO: gloos}
     names = MESSAGES if MESSAGES_KIB[0] <= kib <= MESSAGES_KIB[1] else ()
-    full, again = measured(team, n, seconds, peers, names)
+    full, again = measured(team, n, seconds, names)
 
-    def pair(what, ours, peer, of):
+    def pair(what, ours, of):
         moved = 2 * team.size * n * 4  # every rank's vector is read once and written once
         return row(
-            what, team.size, {"bytes": n * 4}, ours, of[ours], peer, of[peer], moved, bandwidth
+            what, team.size, {"bytes": n * 4}, ours, of[ours], mpi, of[mpi], moved, bandwidth
         )
 
-    others = [mpi] + [GLOO] * (gloos is not None)
     return [
-        *(pair("allreduce, full cycle", WINDOW, peer, full) for peer in others),
-        *(pair("allreduce, repeated call", WINDOW, peer, again) for peer in others),
-        pair("allreduce of ordinary arrays, full cycle", ORDINARY, mpi, full),
-        pair("allreduce of ordinary arrays, repeated call", ORDINARY, mpi, again),
-        *(pair(BY_MESSAGES, name, mpi, full) for name in MESSAGES if name in full),
+        pair("allreduce, full cycle", WINDOW, full),
+        pair("allreduce, repeated call", WINDOW, again),
+        pair("allreduce of ordinary arrays, full cycle", ORDINARY, full),
+        pair("allreduce of ordinary arrays, repeated call", ORDINARY, again),
+        *(pair(BY_MESSAGES, name, full) for name in MESSAGES if name in full),
     ]
 
 
@@ -61,13 +57,11 @@ def library() -> str:
     return f"{MPI.get_vendor()[0]} Allreduce"
 
 
-def measured(
-    team: Team, n: int, seconds: float, peers: dict | None = None, names: Sequence[str] = ()
-) -> tuple[dict, dict]:
+def measured(team: Team, n: int, seconds: float, names: Sequence[str] = ()) -> tuple[dict, dict]:
     """Time reductions of n elements: {contestant: seconds} of full cycles, and of repeated calls.
 
-    Contestants are ours in the window and by `auto`, the MPI library and `peers` ({name: function
-    that reduces an array}); in full cycles only, also our algorithms of these `names`.
+    Contestants are ours in the window and by `auto`, and the MPI library; in full cycles only, also
+    our algorithms of these `names`.
     """
     # Zeros, so that sums stay the same in repeated calls; np.full touches the pages.
     source, private, sink = (np.full(n, 0.0, np.float32) for _ in range(3))
@@ -76,7 +70,7 @@ def measured(
         WINDOW: (window, team.allreduce),
         ORDINARY: (private, team.allreduce),
         library(): (private, partial(MPI.COMM_WORLD.Allreduce, MPI.IN_PLACE)),
-    } | {name: (private, reduce) for name, reduce in (peers or {}).items()}
+    }
     repeated = {name: partial(reduce, x) for name, (x, reduce) in contestants.items()}
     for name in names:
         contestants[name] = (private, partial(team.allreduce, algorithm=name))

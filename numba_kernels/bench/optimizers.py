@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import optimizers
 from ..shared.window import aligned
-from .peers import importable, keras_on_tensorflow
+from .peers import keras_on_tensorflow
 from .rows import row
 from .timing import copy_bandwidth, interleaved
 
@@ -100,23 +100,8 @@ def keras_update(name: str, n: int, xla: bool = False) -> Callable[[], None] | N
     return tf.function(lambda: theirs.apply([g], [w]), jit_compile=xla)
 
 
-def torch_update(name: str, n: int) -> Callable[[], None] | None:
-    """PyTorch's fused kernels, for the rules that have one for the CPU."""
-    kinds = {"sgd": "SGD", "momentum": "SGD", "nesterov": "SGD", "adagrad": "Adagrad"}
-    kinds |= {"adam": "Adam", "adamw": "AdamW"}
-    if name not in kinds or (torch := importable("torch")) is None:
-        return None
-    torch.set_num_threads(1)
-    w = torch.nn.Parameter(torch.ones(n))
-    w.grad = torch.full((n,), 1e-3)
-    rule = optimizers.get(name)
-    given = {key: getattr(rule, key) for key in ("momentum", "nesterov") if hasattr(rule, key)}
-    return getattr(torch.optim, kinds[name])([w], rule.learning_rate, fused=True, **given).step
-
-
 PEERS = {
     "numpy": numpy_update,
     "keras": keras_update,
     "keras, XLA": partial(keras_update, xla=True),
-    "torch fused": torch_update,
 }

@@ -12,8 +12,7 @@ Benchmarks of collectives can mislead in these ways, which are avoided here as f
   of every turn is not timed.
 - Ranks may start at different times, and may or may not wait for each other. So calls are timed in
   batches between two barriers, including the second one: a batch takes as long as the slowest rank.
-- Two ranks that alternate on one core may look fast. So every rank is pinned to a core. (Gloo's
-  threads are not: on the core of their rank they would be two to three times slower.)
+- Two ranks that alternate on one core may look fast. So every rank is pinned to a core.
 - Memory that is freed may go back to the system, page by page (see `keep_memory`).
 - The place of memory differs from start to start. So ranks are started several times, and the
   result is the median over starts.
@@ -24,7 +23,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +60,6 @@ def sleeping_barrier(comm) -> None:
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(1e-4)
-
-
-@contextmanager
-def threads_unpinned() -> Iterator[None]:
-    """Let threads started in the body use all cores."""
-    mine = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, CORES)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, mine)
 
 
 def interleaved(

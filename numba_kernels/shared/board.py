@@ -140,9 +140,12 @@ def alike(board, rank, peer):
 
 @compiled
 def meet(node, call, length):
-    """A complete barrier. Resumable."""
-    board = board_of(node)
-    if node[AT] == 0:
-        arrive(board, node[RANK], call, length)
-        node[AT] = 1
-    return all_arrived(board, node[RANK], node[SPINS], node[PATIENCE])
+    """A complete barrier: node[AT], which must be even, is two more after it. Resumable."""
+    board, rank = board_of(node), node[RANK]
+    if node[AT] % 2 == 0:
+        arrive(board, rank, call, length)
+        node[AT] += 1
+    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    if done == READY:
+        node[AT] += 1
+    return done

@@ -12,14 +12,13 @@ from ..allreduce.shared_memory import ELSEWHERE
 from ..jit.compile import compiled
 from ..jit.denormals import flush_denormals, restore
 from ..optimizers.switch import apply
-from ..shared.board import LENGTHS, LOSS, READY, SAMPLES, all_arrived, arrive
+from ..shared import board
+from ..shared.board import LENGTHS, LOSS, READY, SAMPLES
 from ..shared.node_array import (
     AT,
     BOARD,
-    PATIENCE,
     RANK,
     RANKS,
-    SPINS,
     TILE,
     board_of,
     elements_at,
@@ -41,14 +40,14 @@ def step(node, call, gradient, parameters, slots, rule, hyper, sums, own, factor
     if first == 0:
         return ELSEWHERE
     to, apart, place = rows_for_weights(node, gradient, parameters)
-    board, rank, n = board_of(node), node[RANK], gradient.size
+    n = gradient.size
     length = n + LENGTHS * place
     if node[AT] < 2:
         done = all_there(node, call, length, sums)
         if done != READY:
             return done
         if sums[0] > 0:
-            low, high = bounds(n, node[RANKS], rank)
+            low, high = bounds(n, node[RANKS], node[RANK])
             before = flush_denormals()
             for start in range(low, high, TILE):
                 end = min(start + TILE, high)
@@ -57,9 +56,7 @@ def step(node, call, gradient, parameters, slots, rule, hyper, sums, own, factor
                 apply(rule, w, g, slots, start - low, hyper)
                 to_all(node, to, apart, gradient, start, w)
             restore(before)
-        arrive(board, rank, call, length)
-        node[AT] = 2
-    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    done = board.meet(node, call, length)
     if done == READY and sums[0] > 0 and to == first:
         copy(parameters, gradient)  # the gradient's row now holds the new weights
     return done
@@ -123,11 +120,7 @@ def part(node, call, gradient, parameters, changed):
     """The last barrier, after which the new weights of the node are complete. Resumable."""
     first, _, _ = locate(node, gradient)
     to, _, place = rows_for_weights(node, gradient, parameters)
-    board, rank = board_of(node), node[RANK]
-    if node[AT] == 0:
-        arrive(board, rank, call, gradient.size + LENGTHS * place)
-        node[AT] = 1
-    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    done = board.meet(node, call, gradient.size + LENGTHS * place)
     if done == READY and changed and to == first and first != 0:
         copy(parameters, gradient)  # the gradient's row now holds the new weights
     return done
@@ -136,14 +129,10 @@ def part(node, call, gradient, parameters, changed):
 @compiled
 def all_there(node, call, length, sums):
     """The first barrier: afterwards gradients are complete and `sums` are those of all ranks."""
-    board, rank = board_of(node), node[RANK]
     if node[AT] == 0:
-        floats = floats_of(node, sums)
-        floats[rank, SAMPLES] = sums[0]
-        floats[rank, LOSS] = sums[1]
-        arrive(board, rank, call, length)
-        node[AT] = 1
-    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+        mine = floats_of(node, sums)[node[RANK]]
+        mine[SAMPLES], mine[LOSS] = sums[0], sums[1]
+    done = board.meet(node, call, length)
     if done == READY:
         add_up(floats_of(node, sums), sums)
     return done

@@ -28,7 +28,8 @@ from mpi4py import MPI
 from .. import spans
 from ..allreduce import calls, gather, ring, shared_memory, staged, tree
 from ..allreduce.dispatch import allreduce as _allreduce
-from ..allreduce.elementwise import bounds, convert, op_code
+from ..allreduce.elementwise import SUM, bounds, convert, op_code
+from ..allreduce.kernel import follow, move
 from ..allreduce.machine import UNMEASURED
 from ..environment import share_cores
 from ..errors import TeamError
@@ -116,7 +117,7 @@ class Team(Waiting):
 
     # Public methods
 
-    def allreduce(self, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> np.ndarray:
+    def allreduce(self, x: np.ndarray, op: str = "sum", algorithm="auto") -> np.ndarray:
         """Reduce `x` over all ranks, in place; see `numba_kernels.allreduce`."""
         if spans.sink is None:
             return _allreduce(self, x, op, algorithm)
@@ -146,9 +147,7 @@ class Team(Waiting):
                     self.on_node(staged.allreduce, call, carrier, edges, number, divisor, False)
             else:
                 wide = self.widened(flat)
-                incoming = self.scratch(flat.size // self.size + 64, wide.dtype)
-                arguments = (wide, incoming, number, divisor)
-                self.by_messages(call, flat.size, wide.dtype, ring.reduce_scatter, arguments)
+                follow(self, call, ring.reduce_scatter, wide, number, divisor)
                 if wide is not flat:
                     convert(carried(flat[first:last]), wide[first:last])
         return flat[first:last]
@@ -179,8 +178,8 @@ class Team(Waiting):
         if self.single_node:
             self.on_node(gather.allgather, call, flat, edges)
         else:
-            arguments = (flat, edges, 0)
-            self.by_messages(call, flat.size, flat.dtype, ring.allgather, arguments)
+            ends = tuple(edges.tolist())
+            move(self, call, ring.allgather, flat, flat, (ends, ends))
 
     @announces("alltoall")
     def alltoall(self, x: np.ndarray) -> np.ndarray:
@@ -197,12 +196,19 @@ class Team(Waiting):
             return out
         call, block = calls.encode("alltoall", flat.dtype), flat.size // self.size
         edges = np.arange(self.size + 1) * block
-        sent, received = carried(flat), carried(out.reshape(-1))
-        if self.single_node:
-            self.on_node(gather.alltoall, call, sent, received, edges)
-        else:
-            self.by_messages(call, flat.size, sent.dtype, gather.pairwise, (sent, received, edges))
+        self._send_blocks(call, flat, edges, out.reshape(-1), edges, block, flat.size)
         return out
+
+    def _send_blocks(self, call, x, of_x, out, of_out, longest: int, length: int) -> None:
+        """Send block r of `x` to rank r, and store what rank r sends in block r of `out`."""
+        x, out, own = carried(x), carried(out), self.rank
+        if self.single_node:
+            blocks = (of_x, out, of_out, longest, length)
+            self.on_node(gather.alltoall, call, x, *blocks, length=length)
+        else:
+            out[of_out[own] : of_out[own + 1]] = x[of_x[own] : of_x[own + 1]]
+            edges = tuple(of_x.tolist()), tuple(of_out.tolist())
+            move(self, call, gather.in_turn, x, out, edges, length=length)
 
     @announces("broadcast")
     def broadcast(self, x: np.ndarray, root: int = 0) -> np.ndarray:
@@ -216,7 +222,7 @@ class Team(Waiting):
                 edges = np.where(np.arange(self.size + 1) > root, flat.size, 0)
                 self.on_node(gather.allgather, call, flat, edges)
             else:
-                self.by_messages(call, flat.size, flat.dtype, tree.down, (flat, root, 0))
+                move(self, call, tree.down, flat, flat, more=(root,))
         return x
 
     @announces("scatter")
@@ -244,15 +250,13 @@ class Team(Waiting):
                 f"x must be {received.dtype}[{edges[-1]}], got {flat.dtype}[{flat.size}]"
             )
         call = calls.encode("scatter", flat.dtype, root=root)
-        flat, received, length = carried(flat), carried(received), int(edges[-1])
         if self.size == 1:
             received[:] = flat
-        elif self.single_node:
-            arguments = (flat, received, edges, root)
-            self.on_node(gather.scatter, call, *arguments, length=length)
-        else:
-            arguments = (flat, received, edges, root)
-            self.by_messages(call, length, flat.dtype, gather.from_root, arguments)
+            return out
+        of_out = np.where(np.arange(self.size + 1) > root, received.size, 0)
+        longest, length = int(max(lengths)), int(edges[-1])
+        edges = edges if self.rank == root else np.zeros_like(edges)
+        self._send_blocks(call, flat, edges, received, of_out, longest, length)
         return out
 
     def barrier(self) -> None:
@@ -271,8 +275,7 @@ class Team(Waiting):
                     self._wait(call, 0, done, board.meet, (self.node_array, call, 0))
             else:
                 nothing = np.zeros(1, np.float32)
-                arguments = (nothing, self.scratch(1, np.dtype("float32")), 0, 1)
-                self.by_messages(call, 0, nothing.dtype, tree.allreduce, arguments)
+                follow(self, call, tree.steps, nothing, SUM, 1, length=0)
         finally:
             if begin:
                 spans.record("barrier", begin)

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import gan_quality, gan_strategies
 from benchmarks.__main__ import digits
+from numba_kernels.team.team import Team
 from tutorial_dl.course.two_peaks import reached
 
 
@@ -114,8 +115,6 @@ def test_when_a_run_has_reached_the_goal():
 
 
 def every_strategy(file):
-    from numba_kernels.team.team import Team
-
     team = Team()
     runs = {n: gan_strategies.one_run(team, n, 1, 2) for n in gan_strategies.RUNS if n != "serial"}
     if team.rank == 0:

@@ -23,5 +23,5 @@ def run_files(folder, files):
             exec(code, {"__name__": "__main__"})
     finally:
         sys.path.remove(folder)
-        for name in ("my_rule", "round_about"):
+        for name in ("my_rule", "along_a_line"):
             sys.modules.pop(name, None)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from commands_here import run_here
 from commands_in_text import commands as lines_of
 from commands_in_text import wrong
 from page_programs import programs
@@ -205,8 +204,8 @@ def test_the_course_has_a_card_for_each_notebook_with_its_figure():
     assert [name for part in gallery.PARTS.values() for name in part] == list(NOTEBOOKS)
     assert not set(gallery.FIGURES.items()) - ids and set(gallery.FIGURES) == set(NOTEBOOKS)
     drawn = cells.Cell("allreduce", "strip", "Rings", "x", frozenset(), ((".png", b"p"),))
-    readme = (ROOT / "README.md").read_text()
-    made = gallery.course([drawn], readme, {"allreduce": "**Time**: 60 minutes."})
+    table = (ROOT / "notebooks/README.md").read_text()
+    made = gallery.course([drawn], table, {"allreduce": "**Time**: 60 minutes."})
     cards = made.split(":::{container} card\n")
     assert len(cards) == len(NOTEBOOKS) + 1
     (card,) = [one for one in cards if "5. Allreduce" in one]
@@ -324,9 +323,3 @@ def test_the_command_fails_if_something_is_wrong(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1 and "there are no pages in" in done.stdout
     assert done.stderr == f"error: 1 problem in {tmp_path}\n"
-
-
-@pytest.mark.parametrize("words", ["site picture --out docs/picture.svg", "slides numbers"])
-def test_what_were_commands_say_what_to_write_now(capfd, words):
-    done = run_here(capfd, *words.split())
-    assert done.returncode == 2 and ": make " in done.stderr and len(done.stderr.splitlines()) == 1

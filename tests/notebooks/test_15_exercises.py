@@ -3,13 +3,9 @@
 import itertools
 
 import pytest
-from exercise_cells import of_exercises
 
 from tutorial_dl.course.exercises import notebook_15
 from tutorial_dl.layout import Layout
-
-test_solutions, test_open_cells = of_exercises("15", "15.path", "15.choice", Layout=Layout)
-
 
 # The path ----------------------------------------------------------------------------------------
 

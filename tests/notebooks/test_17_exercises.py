@@ -3,13 +3,11 @@
 import itertools
 
 import pytest
-from exercise_cells import of_exercises, says
+from exercise_cells import says
 
 from tutorial_dl.course.exercises import check, notebook_17
 from tutorial_dl.model_parallel import held, schedules, simulate
 from tutorial_dl.model_parallel.schedules import Action
-
-test_solutions, test_open_cells = of_exercises("17", "17.batches", "17.schedule")
 
 BEST = [
     "F0 F1 B0 W0 B1 F2 W1 F3 B2 W2 B3 W3",
@@ -117,24 +115,6 @@ def changed(rank, old, new):
 )  # fmt: skip
 def test_the_first_wrong_action_is_named(answer, hint, capsys):
     assert hint in says(capsys, "17.schedule", answer)
-
-
-@pytest.mark.parametrize(
-    ("answer", "hint"),
-    [
-        ((62, 21), "GPipe: with m = 62 the ranks are idle 10.1% of the time"),
-        ((63, 20), "ZB-H1: with m = 20 the ranks are idle 10.4% of the time"),
-        ((70, 21), "GPipe: this is where the idle time is a tenth of the work"),
-        ((63, 24), "ZB-H1: this is where the idle time is a tenth of the work"),
-        ((72, 21), "GPipe: the first rank does not wait for itself"),
-        ((64, 21), "GPipe: m = 64 is enough, but so would be fewer"),
-        ((63.5, 21), "whole number"),
-        ((63, "21"), "got '21'"),
-        (63, "expected two numbers"),
-    ],
-)
-def test_hints_for_the_number_of_micro_batches(answer, hint, capsys):
-    assert hint in says(capsys, "17.batches", answer)
 
 
 def test_the_right_numbers_are_those_of_simulated_schedules():

@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-from exercise_cells import of_exercises, says
+from exercise_cells import says
 from notebook_cells import Notebook
 
 from tutorial_dl.course.exercises import check, notebook_19
 from tutorial_dl.simulate import Cut, Job, Transformer, cost, gpus, possible
-
-test_solutions, test_open_cells = of_exercises("19", "19.cut")
 
 
 def test_which_cuts_are_right(capsys):

@@ -5,12 +5,17 @@ All answers to an exercise run in one call on ranks that other tests use too.
 
 from __future__ import annotations
 
+import linecache
 import re
 
 import numpy as np
 import pytest
 import right_on_ranks
+from mpi4py import MPI
 from notebook_cells import Notebook
+
+from numba_kernels.errors import PeerError
+from tutorial_dl.course.virtual_ranks import Patient
 
 SECONDS = 200
 
@@ -22,11 +27,6 @@ def solution(exercise: str) -> str:
 
 def run_here(exercise: str, cells: list[str]) -> None:
     """Check each cell's function as a learner's cell would; every rank calls this."""
-    import linecache
-
-    from mpi4py import MPI
-
-    from numba_kernels.errors import PeerError
     from tutorial_dl.course.exercises import check
 
     for number, code in enumerate(cells):
@@ -274,3 +274,19 @@ def test_wrong_answers(on_ranks, exercise):
     for (old, new, hint), line in zip(WRONG[exercise], said[1:], strict=False):
         assert line.startswith("not yet: ") and re.search(hint, line), (old, new, line)
     assert said[-1].startswith("correct: "), "a wrong answer spoils the next one"
+
+
+def after_a_deadlock() -> None:
+    comm = Patient(MPI.COMM_WORLD, seconds=0.5)
+    other, coming = 1 - comm.rank, np.zeros(1)
+    with pytest.raises(TimeoutError):
+        comm.Send(np.array([-1.0]), other)  # both ranks send, and neither receives
+    with pytest.raises(ValueError, match="2000 bytes"):
+        comm.Send(np.zeros(250), other)
+    comm = Patient(MPI.COMM_WORLD, seconds=300)
+    comm.Sendrecv(np.array([float(comm.rank)]), other, recvbuf=coming, source=other)
+    assert coming[0] == other  # and not the abandoned -1
+
+
+def test_abandoned_messages_are_not_received_later(on_ranks):
+    on_ranks(2, after_a_deadlock, timeout=SECONDS)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from exercise_cells import says
 
-from tutorial_dl.course.exercises import forms, hints
 from tutorial_dl.course.exercises.own_line import FAILED, RIGHT, WAITED, WRONG, Verdict
 from tutorial_dl.course.exercises.ranks_agree import summary
 
@@ -114,47 +113,3 @@ def test_no_hint_names_a_class_of_ours(capsys):
 def test_ranks_agree_on_one_line(verdicts, said):
     found = {rank: Verdict(*verdict) for rank, verdict in enumerate(verdicts) if verdict}
     assert str(summary(found, len(verdicts))) == said
-
-
-# Hints -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "hint"),
-    [
-        (2e4, "power of 1000"),
-        (0.02, "power of 1000"),
-        (160, "8 bits"),
-        (2.5, "8 bits"),
-        (-20, "wrong sign"),
-        (1 / 20, "upside down"),
-        (20.7, "slightly too high"),
-        (30, "is too high$"),
-        (200, "is much too high$"),
-        (19.5, "1024 bytes"),
-        (15, "is too low$"),
-        (-3, "is too low$"),
-    ],
-)
-def test_a_hint_is_what_leads_from_the_right_number_to_this_one(value, hint):
-    with pytest.raises(hints.NotYet, match=hint) as raised:
-        hints.must_be(value, 20.0, "the number")
-    assert "20" not in str(raised.value).replace(f"{value:g}", "")
-
-
-def test_a_number_within_the_tolerance_is_right():
-    hints.must_be(20.19, 20.0, "the number")
-    hints.must_be(19.81, 20.0, "the number", {"a mistake": 19.81})
-
-
-@pytest.mark.parametrize("answer", ["71", b"71", True, np.True_, 1j, [1, 2], {}, object()])
-def test_what_is_no_number(answer):
-    with pytest.raises(hints.NotYet, match="the size must be a number, got "):
-        forms.number_of(answer, "the size")
-
-
-@pytest.mark.parametrize("answer", [70.5, 71.0001, "71", True, float("inf"), [71, 71]])
-def test_what_is_no_whole_number(answer):
-    with pytest.raises(hints.NotYet, match="must be a whole number from 1 to 100, got "):
-        forms.whole(answer, 1, 100, "the size")
-    assert forms.whole(71 + 1e-12, 1, 100, "the size") == 71

@@ -8,12 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from ended import until
 from small_notebooks import SMALL, small
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
@@ -37,8 +36,11 @@ def surroundings(folder: Path) -> dict[str, str]:
     return environment | {"OPENBLAS_NUM_THREADS": "1"}
 
 
-def run_here(notebook: Path, folder: Path, seconds: float = SECONDS) -> None:
-    """Run the notebook's cells as `run` does, from this process: nbval takes a second to start.
+def run(notebook: Path, folder: Path, seconds: float = SECONDS) -> None:
+    """Run the notebook's cells in a kernel of this Python.
+
+    JUPYTER_DATA_DIR is private, so the kernel "python3" comes from this environment's
+    share/jupyter, and not from a user's folder. (A test below checks it.)
 
     Raises what nbclient raises when a cell fails, and TimeoutError after `seconds` in all.
     """
@@ -64,35 +66,6 @@ def run_here(notebook: Path, folder: Path, seconds: float = SECONDS) -> None:
 
     with mock.patch.dict(os.environ, told, clear=True):
         run_sync(execute)()
-
-
-def run(
-    notebook: Path, folder: Path, seconds: float = SECONDS, until: Path | None = None
-) -> subprocess.CompletedProcess:
-    """Run the notebook's cells under nbval, in a kernel of this Python.
-
-    JUPYTER_DATA_DIR is private, so the kernel "python3" comes from this environment's
-    share/jupyter, and not from a user's folder. (A test below checks it.)
-
-    until: a file; when it exists, the notebook is killed as if its time were up.
-    """
-    others = ("cacheprovider", "hypothesispytest", "anyio", "xdist")  # plugins it does not need
-    command = [sys.executable, "-m", "pytest", "--nbval-lax", "-q", *(f"-pno:{p}" for p in others),
-               "--rootdir", str(notebook.parent), "-c", os.devnull,
-               f"--nbval-cell-timeout={CELL_SECONDS}", str(notebook)]  # fmt: skip
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env=surroundings(folder), start_new_session=True,
-    )  # fmt: skip
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and not (until is not None and until.exists()):
-        with suppress(subprocess.TimeoutExpired):
-            output, _ = process.communicate(timeout=0.2)
-            return subprocess.CompletedProcess(command, process.returncode, output)
-    os.killpg(process.pid, signal.SIGKILL)  # its kernel and its cluster end with it
-    output, _ = process.communicate()
-    output += f"\nnot done within {seconds:g} s" if until is None else ""
-    return subprocess.CompletedProcess(command, -signal.SIGKILL, output)
 
 
 def write(path: Path, *cells: str) -> Path:
@@ -126,7 +99,7 @@ GROUPS = [
 )
 @pytest.mark.parametrize("notebook", GROUPS, ids=[path.stem for path in NOTEBOOKS])
 def test_notebook(notebook, tmp_path):
-    run_here(small(notebook, tmp_path), tmp_path)
+    run(small(notebook, tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
@@ -145,25 +118,16 @@ def test_notebook_is_stored_as_it_should_be(notebook):
 # The runner itself -----------------------------------------------------------------------------
 
 
-def by(runner, notebook: Path, folder: Path, **options) -> tuple[bool, str]:
-    """Whether the notebook passes by `run` or by `run_here`, and what is said if it does not."""
+def fails(notebook: Path, folder: Path, **options) -> str:
+    """What is said of a notebook that must fail."""
     from nbclient.exceptions import CellExecutionError
 
-    if runner is run:
-        done = run(notebook, folder, **options)
-        return done.returncode == 0, done.stdout
-    try:
-        run_here(notebook, folder, **options)
-    except (CellExecutionError, TimeoutError) as error:
-        return False, str(error)
-    return True, ""
+    with pytest.raises((CellExecutionError, TimeoutError)) as error:
+        run(notebook, folder, **options)
+    return str(error.value)
 
 
-BOTH = pytest.mark.parametrize("runner", [run, run_here])
-
-
-@BOTH
-def test_a_failed_assert_fails_and_the_kernel_is_ours(tmp_path, monkeypatch, runner):
+def test_a_failed_assert_fails_and_the_kernel_is_ours(tmp_path, monkeypatch):
     """Not that of the user's folder, even if it has the same name."""
     theirs = tmp_path / "theirs" / "kernels" / "python3"
     theirs.mkdir(parents=True)
@@ -176,45 +140,59 @@ def test_a_failed_assert_fails_and_the_kernel_is_ours(tmp_path, monkeypatch, run
         f"import os, sys; assert sys.prefix == {sys.prefix!r}, 'another prefix'; x = 1\n"
         "assert 'THEIRS' not in os.environ, 'another kernel'"
     )
-    notebook = write(tmp_path / "wrong.ipynb", ours, "assert x == 2, 'it is one'")
-    passes, said = by(runner, notebook, tmp_path)
-    assert not passes and ": it is one" in said and "another" not in said
-    assert runner is run_here or "1 failed, 1 passed" in said
+    said = fails(write(tmp_path / "wrong.ipynb", ours, "assert x == 2, 'it is one'"), tmp_path)
+    assert ": it is one" in said and "another" not in said
+
+
+CLUSTER = "from tutorial_dl import cluster; c = cluster.start(n=2)"
+KILLED = """
+import sys
+from pathlib import Path
+from modules import load_file
+load_file(sys.argv[1]).run(*map(Path, sys.argv[2:]))
+"""
 
 
 @pytest.mark.thorough
 def test_a_cluster_that_is_never_stopped_ends_with_its_notebook(tmp_path):
     """This also holds if the notebook is killed; `nothing_left` in conftest.py checks it."""
-    cells = (
-        "from tutorial_dl import cluster; c = cluster.start(n=2)",
-        "%%px\nfrom mpi4py import MPI\nassert MPI.COMM_WORLD.size == 2",
-    )
-    done = run(write(tmp_path / "open.ipynb", *cells), tmp_path)
-    assert done.returncode == 0, done.stdout
+    world = "%%px\nfrom mpi4py import MPI\nassert MPI.COMM_WORLD.size == 2"
+    run(write(tmp_path / "open.ipynb", CLUSTER, world), tmp_path)
 
+    again, support = tmp_path / "again", Path(__file__).parents[1] / "support"
+    again.mkdir()
     hangs = "import pathlib, time; pathlib.Path('reached').touch(); time.sleep(300)"
-    (tmp_path / "again").mkdir()
-    notebook = write(tmp_path / "again" / "hangs.ipynb", *cells, hangs)
-    done = run(notebook, tmp_path / "again", until=tmp_path / "again" / "reached")
-    assert done.returncode == -signal.SIGKILL, done.stdout
-    assert (tmp_path / "again" / "reached").exists()
+    notebook = write(again / "hangs.ipynb", CLUSTER, world, hangs)
+    path = os.pathsep.join([str(support), os.environ["PYTHONPATH"]])
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, __file__, str(notebook), str(again)],
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    until(lambda: (again / "reached").exists() or process.poll() is not None)
+    process.kill()  # its kernel and its cluster end with it
+    assert process.wait() == -signal.SIGKILL
 
 
-@BOTH
-def test_a_notebook_that_takes_too_long_is_ended(tmp_path, runner):
+def test_a_notebook_that_takes_too_long_is_ended(tmp_path):
     """Its cells together have the limit, and not each of them."""
-    cells = ["import time; time.sleep(0.4)"] * 1000
-    passes, said = by(runner, write(tmp_path / "long.ipynb", *cells), tmp_path, seconds=1)
-    assert not passes and "not done within 1 s" in said
+    notebook = write(tmp_path / "long.ipynb", *["import time; time.sleep(0.4)"] * 1000)
+    assert "not done within 1 s" in fails(notebook, tmp_path, seconds=1)
 
 
 @pytest.mark.thorough
-@BOTH
-def test_an_error_on_an_engine_fails_the_notebook(tmp_path, runner):
-    cells = (
-        "from tutorial_dl import cluster; c = cluster.start(n=2)",
-        "%%px\nassert 1 == 2, 'not on any rank'",
-        "c.stop()",
-    )
-    passes, said = by(runner, write(tmp_path / "engine.ipynb", *cells), tmp_path)
-    assert not passes and "not on any rank" in said
+def test_an_error_on_an_engine_fails_the_notebook(tmp_path):
+    cells = CLUSTER, "%%px\nassert 1 == 2, 'not on any rank'", "c.stop()"
+    assert "not on any rank" in fails(write(tmp_path / "engine.ipynb", *cells), tmp_path)
+
+
+@pytest.mark.thorough
+def test_nbval_runs_a_notebook_too(tmp_path):
+    """As instructors who have nbval do: pytest --nbval-lax notebooks."""
+    (tmp_path / "home").mkdir()
+    words = ("--nbval-lax", "-q", "-pno:cacheprovider", "-c", os.devnull, "--rootdir", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *map(str, words), str(NOTEBOOKS[0])],
+        capture_output=True, text=True, timeout=SECONDS, env=surroundings(tmp_path / "home"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "passed" in done.stdout and "failed" not in done.stdout

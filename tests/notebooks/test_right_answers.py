@@ -13,10 +13,15 @@ import numpy as np
 import pytest
 import right_functions as right
 from exercise_cells import one_line
+from notebook_cells import Notebook
+from scipy.stats import norm
+from sklearn.model_selection import KFold
 
-from tutorial_dl.course.exercises import check
+from tutorial_dl.course.exercises import check, notebook_15
 from tutorial_dl.layout import Layout
 from tutorial_dl.simulate import Cut
+from tutorial_dl.strategies import ElasticAveraging
+from tutorial_dl.training import schedules
 
 # Numbers ---------------------------------------------------------------------------------------
 
@@ -75,6 +80,9 @@ NUMBERS = {
     "16.batch": [*whole(4096), 2**12, 2 * 1024 * 4096 / (2 * 1024), 4097],
     "17.batches": whole(63, 21),
     "18.ranks": whole(5, 3),
+    "20.penalty": [0.1, np.float32(0.1), 0.4 / 4],
+    "24.groups": [150, 151],
+    "26.ranks": [Layout(groups=4, folds=5, masters=2, workers=2, devices=2).ranks],
     "19.cut": [*whole(2, 4, 1, 4), *whole(1, 8, 2, 2), Cut(2, 4, 1, 4)],
 }
 # fmt: on
@@ -82,49 +90,42 @@ NUMBERS = {
 
 # Functions -------------------------------------------------------------------------------------
 
+OF = {
+    "01.ridge": "ridge", "02.descent": "descent", "03.backward": "backward", "07.ring": "ring",
+    "09.warm_up": "warm", "10.combine": "combine", "11.answer": "answer", "12.delayed": "delayed",
+    "13.springs": "Springs", "14.commit": "commit", "15.path": "path", "18.add": "add",
+}  # fmt: skip
 FUNCTIONS = {
-    "01.ridge": [
-        right.ridge_by_formula,
-        right.ridge_by_more_samples,
-        right.ridge_by_descent,
-        right.ridge_by_elimination,
-    ],
-    "02.descent": [
-        right.descent_by_formula,
-        right.descent_in_place,
-        right.descent_in_loops,
-        right.descent_with_the_hessian,
-    ],
-    "03.backward": [right.backward_by_formula, right.backward_with_where, right.backward_in_loops],
-    "07.ring": [right.ring_to_the_left, right.ring_with_slices],
-    "09.warm_up": [
-        right.warm_by_formula,
-        right.warm_with_numpy,
-        right.warm_with_a_fraction,
-        right.warm_in_a_loop,
-    ],
-    "10.combine": [
-        right.combine_by_formula,
-        right.combine_as_one_array,
-        right.combine_in_loops,
-        right.combine_in_float64,
-    ],
-    "11.answer": [right.answer_by_cases, right.answer_with_numpy, right.answer_by_simulation],
-    "12.delayed": [right.delayed_in_a_list, right.delayed_in_an_array, right.delayed_in_a_dict],
-    "13.springs": [right.Springs, right.SpringsThatSendTheForce, right.SpringsInLoops],
-    "14.commit": [
-        right.commit_by_formula,
-        right.commit_with_where,
-        right.commit_without_a_division,
-        right.commit_in_a_loop,
-    ],
-    "18.add": [
-        right.add_by_formula,
-        right.add_with_an_old_key,
-        right.add_key_by_key,
-        right.add_with_a_higher_m,
-    ],
-    "15.path": [right.path_by_the_worker, right.path_by_recursion, right.path_with_numpy],
+    exercise: [made for name, made in vars(right).items() if name.startswith(begins)]
+    for exercise, begins in OF.items()
+}
+
+
+def own_warm_up(step, start, rate, steps):
+    return schedules.warm_up(rate, steps, start)(step)
+
+
+def improvement(m, s, b):
+    return (b - m) * norm.cdf((b - m) / s) + s * norm.pdf((b - m) / s)
+
+
+def cut_by_scikit_learn(n, k):
+    return [held for _, held in KFold(k).split(np.zeros(n))]
+
+
+def cut_by_numpy(n, k):
+    return np.array_split(np.arange(n), k)
+
+
+def cut_in_turn(n, k):
+    return [list(range(i, n, k)) for i in range(k)]
+
+
+FUNCTIONS["09.warm_up"] += [own_warm_up]
+FUNCTIONS["13.springs"] += [ElasticAveraging]
+FUNCTIONS |= {
+    "23.improvement": [improvement],
+    "25.held_out": [cut_by_scikit_learn, cut_by_numpy, cut_in_turn],
 }
 
 ANSWERS = [
@@ -140,31 +141,23 @@ def test_it_is_right(exercise, answer, capsys):
     one_line(capsys, "correct: ")
 
 
-def test_the_layouts_of_the_path_are_those_of_the_notebook():
+def noting(seen: set):
+    """A Layout that notes its sizes when it is made."""
+
+    class Noting(Layout):
+        def __post_init__(self):
+            super().__post_init__()
+            seen.add((self.masters, self.workers, self.devices, self.groups, self.folds))
+
+    return Noting
+
+
+def test_the_layouts_of_the_path_are_those_of_the_notebook(monkeypatch):
     """The exercise asks for no other layout than those that the notebook has shown."""
-    from notebook_cells import Notebook
-
-    from tutorial_dl.course.exercises import notebook_15
-
-    shown = set()
-
-    class Seen(Layout):
-        def __post_init__(self):
-            super().__post_init__()
-            shown.add((self.masters, self.workers, self.devices, self.groups, self.folds))
-
-    notebook = Notebook("15")
-    for code in notebook.cells("code")[1:3]:
+    shown, asked = set(), set()
+    for code in Notebook("15").cells("code")[1:3]:
         exec("import numpy as np\nfrom tutorial_dl.layout import hub_ranks, worker_ranks\n" + code,
-             {"Layout": Seen})  # fmt: skip
-    asked = set()
-
-    class Asked(Layout):
-        def __post_init__(self):
-            super().__post_init__()
-            asked.add((self.masters, self.workers, self.devices, self.groups, self.folds))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(notebook_15, "Layout", Asked)
-        assert check("15.path", right.path_by_the_worker) is True
+             {"Layout": noting(shown)})  # fmt: skip
+    monkeypatch.setattr(notebook_15, "Layout", noting(asked))
+    assert check("15.path", right.path_by_the_worker) is True
     assert asked and asked <= shown

@@ -23,7 +23,6 @@ NUMBERS = [
     ("01.degree", 40, "whole number from 0 to 12, got 40"),
     ("01.degree", 4.5, "whole number from 0 to 12, got 4.5"),
     ("01.degree", True, "got True"),
-    ("01.degree", "5", "got '5'"),
     ("01.degree", [5, 6], "got"),
     ("02.rate", 0.9903, "before x was rescaled"),
     ("02.rate", 73.93, "this is the largest curvature"),
@@ -31,7 +30,6 @@ NUMBERS = [
     ("02.rate", 2 / 75.93, "converges fastest"),
     ("02.rate", 0.09903, "as a square"),
     ("02.rate", 0.009903, "grows a hundredfold"),
-    ("02.rate", 27.05, "much too high$"),
     ("02.rate", -0.02705, "is the sign right"),
     ("02.rate", "a", "must be a number"),
     ("02.rate", float("nan"), "must be finite"),
@@ -45,17 +43,11 @@ NUMBERS = [
     ("03.units", 10**9, "far more than needed"),
     ("04.half", 2e-6 / 10e9, "inverse of the bandwidth"),
     ("04.half", 20, "units: .* power of 1000"),  # kB
-    ("04.half", 2 * 10e9, "units: .* power of 1000"),  # µs taken for s
-    ("04.half", 20e6, "units: .* power of 1000"),  # ms for µs
     ("04.half", 2_500, "A byte has 8 bits"),
-    ("04.half", 160_000, "A byte has 8 bits"),
     ("04.half", 19.53, "1 KiB has 1024 bytes"),  # in KiB
-    ("04.half", 20_480, "1 KiB has 1024 bytes"),
     ("04.half", 5_000, "float32 weights; bytes"),
     ("04.half", 40_000, "only one message"),
     ("04.half", 20_700, "slightly too high"),
-    ("04.half", 22_000, "too high$"),
-    ("04.half", 100_000, "much too high$"),
     ("04.half", "20 kB", "must be a number, got '20 kB'"),
     ("05.crossover", 22 * 2e-6 / (8 / 10e9), "the bytes of the ring are missing"),
     ("05.crossover", 22 * 2e-6 / (6 / 10e9), r"2 \(p - 1\) / p"),
@@ -64,11 +56,8 @@ NUMBERS = [
     ("05.crossover", 71_837 / 4, "float32 weights; bytes"),
     ("05.crossover", 71_837 * 8, "A byte has 8 bits"),
     ("05.crossover", 71.837, "power of 1000"),
-    ("05.crossover", 100_000, "too high$"),
     ("05.crossover", "72 kB", "must be a number"),
     ("06.ranks", (8, 1.5), "ranks = 8 takes 28.1% longer"),  # 4.265 / 3.33
-    ("06.ranks", (3, 1.696), "ranks = 3 takes 1.3% longer"),  # 3.3733 / 3.33
-    ("06.ranks", (1, 1.0), "ranks = 1 takes 71.8% longer"),  # 5.72 / 3.33
     ("06.ranks", (4, 6.12 / 3.33), "on one rank nothing is exchanged"),
     ("06.ranks", (4, 3.33 / 5.72), "not the other way round"),
     ("06.ranks", (4, 3.33), "the time of a step"),
@@ -78,7 +67,6 @@ NUMBERS = [
     ("06.ranks", (4, 5.72 / 3.03), "0.4 ms of a gradient do not shrink"),
     ("06.ranks", (4, 4), "if all work were divided"),
     ("06.ranks", (4, 0.4294), "efficiency"),
-    ("06.ranks", (4, 1.6), "too low$"),
     ("06.ranks", (9, 1), "from 1 to 8, got 9"),
     ("06.ranks", (3.6, 1.7), "whole number from 1 to 8"),
     ("06.ranks", (True, 1), "whole number"),
@@ -101,7 +89,6 @@ NUMBERS = [
     ("09.batches", (512, 16384), "square-root rule: at batch 16384 the rate is 0.8,"),
     ("09.batches", (8192, 512), "linear rule: at batch 8192 the rate is 6.4, above"),
     ("09.batches", (972.8, 8192), "one of 64, 128, ..., 32768, got 972.8"),
-    ("09.batches", (8, 128), "linear rule: .* got 8"),  # factors in place of batches
     ("09.batches", (True, 8192), "got True"),
     ("09.batches", (512,), "expected two numbers"),
     ("11.plan", (1 + 250 / 80, 10), "two ways"),
@@ -110,9 +97,7 @@ NUMBERS = [
     ("11.plan", (1.5625, 10), "served, too"),
     ("11.plan", (1.64, 10), "the other way round"),
     ("11.plan", (16, 10), "more workers than the master can serve"),
-    ("11.plan", (2.9, 10), "too high$"),
     ("11.plan", (2.56, 9), "16 workers need 1.06 seconds of the master's time in each second"),
-    ("11.plan", (2.56, 1), "with 1 gradient per exchange, 16 workers need 6.24 seconds"),
     ("11.plan", (2.56, 11), "11 gradients per exchange are more than needed"),
     ("11.plan", (2.56, 9.6), "whole number, at least 1, got 9.6"),
     ("11.plan", (2.56, 0), "got 0"),
@@ -131,7 +116,6 @@ NUMBERS = [
     ("13.moving_rates", (0.25, 0.5), "this is alpha"),
     ("13.moving_rates", (0.5, 1.0), "it is not the same as β"),
     ("13.moving_rates", (1.5, 0.75), "swapped"),
-    ("13.moving_rates", (0.6, 1.5), "the moving rate, 0.6, is too low$"),
     ("13.moving_rates", 0.75, "expected two moving rates"),
     ("14.kappa", (1.0, 0.5), "exactly pace 1 is asked for"),
     ("14.kappa", (8 / 9, 0.5), "solve for kappa"),
@@ -143,9 +127,7 @@ NUMBERS = [
     ("15.choice", (1, 20, 2), "your layout needs 41 ranks; there are 40"),
     ("15.choice", (1, 9, 4), "batch of a worker must be at most 64 samples, got 128"),
     ("15.choice", (1, 19, 2), "at least 20,000 samples per second, got 16,000"),  # 64 / 0.004
-    ("15.choice", (1, 39, 1), "20,000 samples per second, got 8,000"),  # 32 / 0.004
     ("15.choice", (2, 9, 2), "unseen updates must be at most 23 on average, got 25"),  # 17 + 8
-    ("15.choice", (3, 12, 1), "at most 23 on average, got 51"),  # 35 + 2 x 8
     ("15.choice", (0, 20, 2), "masters must be at least 1, got 0"),
     ("15.choice", (2, 0, 2), "the number of workers must be a whole number, at least 1, got 0"),
     ("15.choice", (2, "7", 2), "got '7'"),
@@ -159,7 +141,6 @@ NUMBERS = [
     ("16.batch", 512, "no part by ranks"),
     ("16.batch", 2**22, "weights of one matrix"),
     ("16.batch", 2**23, "how many are reduced per sample"),
-    ("16.batch", 5000, "too high$"),
     ("16.batch", "4k", "must be a number"),
     ("18.ranks", (4, 3), "stage 2 on ranks = 4: each needs 10.5 GB, and has 10"),  # 6 + 18 / 4
     ("18.ranks", (5, 2), "stage 3 on ranks = 2: each needs 12.0 GB, and has 10"),
@@ -170,7 +151,6 @@ NUMBERS = [
     ("18.ranks", 5, "expected two numbers"),
     # The fastest of all holds 24.07 GB.
     ("19.cut", (4, 2, 1, 4), r"it does not fit: .* 24\.07 GB and has 24 .*activations 18\.3"),
-    ("19.cut", (8, 1, 1, 4), r"it does not fit: .* hold 27\.40 GB"),
     ("19.cut", (1, 32, 1, 1), r"activations 73\.0"),  # stages do not divide activations
     ("19.cut", (32, 1, 1, 1), r"hold 102\.10 GB"),
     ("19.cut", (1, 8, 1, 4), "it fits, but a step takes 8.5 s; .* most of it is for bubble: 1.5 s"),
@@ -244,7 +224,6 @@ FUNCTIONS = [  # exercise, piece of the solution, what a learner wrote in its pl
     ("02.descent", "2 / len(y)", "1 / len(y)", "a factor of 2"),
     ("02.descent", "2 / len(y)", "2", "sum over the samples"),
     ("02.descent", "range(steps)", "range(steps + 1)", "one step more"),
-    ("02.descent", "range(steps)", "range(steps - 1)", "one step less|not moved"),
     ("02.descent", "    return w", "        return w", "inside the loop|returns nothing"),
     ("02.descent", "w = w - eta", "v = w - eta", "w has not moved|one step less"),
     ("03.backward", "(a > 0)", "(1 - a**2)", "relu, not tanh"),
@@ -288,7 +267,6 @@ FUNCTIONS = [  # exercise, piece of the solution, what a learner wrote in its pl
     ("12.delayed", "return x", "return x[1:]", "6 numbers; x0 itself and 6 after it"),
     ("12.delayed", "return x", "return x[-1]", "the list of all"),
     ("13.springs", "        x -= self.rate * g", "", "x made no gradient step; x -= "),
-    ("13.springs", "x -= self.rate * g", "x = x - self.rate * g", "x made no gradient step; x -= "),
     (
         "13.springs", "        if due:\n            server.push(x, into=x)\n",
         "        if due:\n            server.push(x, into=x.copy())\n", "its spring did not pull",
@@ -327,11 +305,7 @@ FUNCTIONS = [  # exercise, piece of the solution, what a learner wrote in its pl
         "15.path", "return passed", "return passed if len(passed) < 4 else [*passed[:-2], 0]",
         "there is a sub-master on the way",
     ),
-    # Right only where ranks are numbered one worker after the other.
-    ("15.path", "[r.rank for r in roles if r.worker == own.worker and r.device == 0]",
-     "[rank - own.device]", "list each rank|on the way|device 0"),
     ("15.path", "return passed", "return 'up'", "a list of ranks is needed, got 'up'"),
-    ("18.add", "l * old + new", "l + new", "one block|total is multiplied|o is multiplied"),
     ("18.add", "o * old[:, None] + new", "o + new", "total is multiplied by .*, but o is not"),
     ("18.add", "total * old + new", "total + new", "o is multiplied by .*, but total is not"),
     ("18.add", "old = np.exp(m - largest)", "old = 1 + 0 * m", "belong to another maximum|finite"),
@@ -343,7 +317,6 @@ FUNCTIONS = [  # exercise, piece of the solution, what a learner wrote in its pl
     ("18.add", "o * old[:, None] + new @ v", "(new @ v) / new.sum(axis=1)[:, None]",
      "divided by total already"),
     ("18.add", "new.sum(axis=1)", "new.sum()", "o / total is off by"),
-    ("18.add", "o * old[:, None] + new @ v", "o", r"o / total is off by"),
     ("18.add", "return largest, ", "return ", "expected three arrays"),
     ("18.add", "    return ", "    ", "returns nothing"),
     ("18.add", "return largest,", "return s,", r"m must have shape \(3,\), yours has \(3, 4\)"),

@@ -58,7 +58,7 @@ def test_training_needs_no_home(tmp_path, how):
     assert not left(tmp_path)
 
 
-def test_a_cluster_with_a_read_only_home_leaves_nothing(tmp_path):
+def test_a_cluster_with_a_read_only_home_says_what_to_do(tmp_path):
     done = run(tmp_path, "read-only", ["-c", CLUSTER])
-    assert done.returncode == 0 and "worked" in done.stdout, done.stderr
-    assert not left(tmp_path)
+    says = "Read-only file system; make room there, or set IPYTHONDIR to another folder"
+    assert done.returncode == 1 and says in done.stderr.splitlines()[-1] and not left(tmp_path)

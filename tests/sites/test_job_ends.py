@@ -101,5 +101,5 @@ def test_the_time_limit(ends, bound):
     """Slurm looks for jobs over their limit every half minute, so the log's time counts."""
     profile = SUBMIT.replace("00:05:00", "00:01:00")
     seconds, [line] = ends(lambda job: None, profile)
-    assert re.match(r"job \d+ reached its time limit of 1 min: c.restart\(\) submits", line)
+    assert re.match(r"job \d+ reached its time limit of 00:01:00: c.restart\(\) submits", line)
     bound("from Slurm's line on the time limit to the CellError", seconds, 5.0)

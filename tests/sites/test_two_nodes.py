@@ -1,4 +1,4 @@
-"""`bench between-nodes` as root: two network namespaces with a link between them."""
+"""`benchmarks between-nodes` as root: two network namespaces with a link between them."""
 
 import json
 import signal
@@ -8,13 +8,12 @@ import time
 from pathlib import Path
 
 CODE = """
-from numba_kernels import bench
-from numba_kernels.bench import between_nodes, step_between
-between_nodes.BYTES, step_between.SIZES = (8, 65536), (10_000,)
-bench.KINDS = {"between-nodes": (("between_nodes", 1, 0.5), ("step_between", 1, 0.5))}
-raise SystemExit(bench.main())
+from benchmarks import __main__, between_nodes, step_between
+between_nodes.BYTES, step_between.SIZES, __main__.STARTS = (8, 65536), (10_000,), 1
+__main__.starts.__defaults__ = (1, None)
+__main__.main()
 """
-WORDS = [sys.executable, "-c", CODE, "bench", "between-nodes", "-n", "2"]
+WORDS = [sys.executable, "-c", CODE, "between-nodes", "-n", "2"]
 
 
 def namespaces():

@@ -7,14 +7,10 @@ import time
 import clock
 import numpy as np
 import pytest
+from places import MESSAGES, MIXED, WINDOW, places
 
 PLACE = {"1": "window", "0": "messages"}
 PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
-WINDOW, MESSAGES, MIXED = (
-    {"NUMBA_KERNELS_WINDOW": "1"},
-    {"NUMBA_KERNELS_WINDOW": "0"},
-    {"NUMBA_KERNELS_NODE": "2"},
-)
 
 
 @PLACES
@@ -31,7 +27,7 @@ def test_failures(on_ranks, tests, bound, ranks, shared):
     on_ranks(ranks, of.interrupted, env=env)
     bound("Ctrl-C after 0.3 s, all ranks know", 1.3, of=where)
     on_ranks(ranks, of.exchanges_fail, env=env)
-    of.test_an_exception_ends_a_rank(ranks, shared)
+    of.test_an_exception_ends_a_rank(ranks, {"NUMBA_KERNELS_WINDOW": shared})
 
 
 @PLACES
@@ -80,7 +76,7 @@ def test_a_rank_is_stopped_for_15_seconds(tests, record):
     record("and that it is back", "told after 15 s", "yes" if back else said, back)
 
 
-@pytest.mark.parametrize("env", [WINDOW, MESSAGES, MIXED], ids=["window", "messages", "mixed"])
+@places("window", "messages", "mixed")
 def test_stars(on_ranks, tests, bound, env):
     of = tests("test_star_faults")
     on_ranks(3, of.leaf_fails, env=env)
@@ -125,9 +121,9 @@ def test_predictions(tests, bound, monkeypatch):
 
     A formula without one of its parts is off by more than the bound each time.
     """
-    of = tests("test_bench")
+    of = tests("test_nodes")
     monkeypatch.setattr(of, "SECONDS", "2")
-    least = min(of.factor_off(None) for _ in range(3))
+    least = min(of.factor_off() for _ in range(3))
     clock.note("predictions are off by a factor, the median", least)
     bound("predictions are off by a factor, the median", 2, "")
 
@@ -186,9 +182,3 @@ def test_ranks_that_hang_in_the_doctor(tests, bound, tmp_path, monkeypatch):
     with clock.seconds("ranks that hang are given up (2 s)"):
         tests("test_doctor").test_ranks_that_hang_are_given_up(tmp_path, monkeypatch)
     bound("ranks that hang are given up (2 s)", 30)
-
-
-def test_loops_of_every_dtype(on_ranks, tests):
-    """`make test-all` examines float32."""
-    of = tests("test_vector_code")
-    of.test_every_loop_is_on_vectors(on_ranks, of.DTYPES)

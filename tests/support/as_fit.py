@@ -27,11 +27,55 @@ def as_fit(make, train, kept, team, batch_size=16, epochs=2, near=2e-6):
         mine, (train, kept), team=team, batch_size=batch_size, shuffle=False, progress=False
     )
     history = trainer.fit(epochs)
-    for a, b in zip(mine.get_weights(), theirs.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=near)
+    same_weights(mine, theirs, near)
     for column, values in expected.items():
         assert history.column(column) == pytest.approx(values, rel=5e-6, abs=near), column
     return history
+
+
+def same_weights(model, other, near):
+    for mine, theirs in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=near)
+
+
+def by_batches(model, train, kept, batch_size, epochs) -> dict:
+    """Plain Keras trains on the batches in a Trainer's order (seed 5); its metrics of `kept`."""
+    from tutorial_dl.data import Batches
+
+    def there(targets):
+        return targets if isinstance(targets, dict | tuple) or len(targets) else None
+
+    def trained():
+        for epoch in range(epochs):
+            for x, y, *weights in Batches(train, batch_size, seed=5).epoch(epoch):
+                model.train_on_batch(x, there(y), *weights)
+        options = dict(sample_weight=kept.weights, verbose=0, return_dict=True)
+        return model.evaluate(kept.inputs, there(kept.targets), len(kept), **options)
+
+    return of_rank_0(model, trained)
+
+
+def as_by_batches(make, data, batch_size, epochs, right=None, weighted=None, **options):
+    """Assert that a Trainer ends with plain Keras's weights and metrics. Collective.
+
+    right: (the metrics, Keras's model), if these are known; weighted: the training data of Keras
+    """
+    from tutorial_dl import Trainer
+    from tutorial_dl.data import dataset_of
+
+    if right is None:
+        dataset, expected = dataset_of(data), make()
+        train = weighted or dataset.train
+        right = by_batches(expected, train, dataset.validation, batch_size, epochs), expected
+    values, expected = right
+    model = make()
+    options |= dict(batch_size=batch_size, seed=5, progress=False)
+    trainer = Trainer(model, data, **options)
+    history = trainer.fit(epochs)
+    same_weights(model, expected, 2e-6)
+    for found in (trainer.evaluate(), {n: history.last[f"val_{n}"] for n in values}):
+        assert {n: found[n] for n in values} == pytest.approx(values, rel=1e-5)
+    return model, right
 
 
 def of_rank_0(model, train, alone=False):

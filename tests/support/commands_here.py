@@ -1,4 +1,4 @@
-"""Command lines in this process, since a start takes a second: for tests of nothing but words."""
+"""Command lines in this process, since a start takes a second; and in one of their own."""
 
 from __future__ import annotations
 
@@ -18,3 +18,10 @@ def run_here(capfd, *words: str) -> subprocess.CompletedProcess:
         __main__.main()
     written = capfd.readouterr()
     return subprocess.CompletedProcess(words, ended.value.code, written.out, written.err)
+
+
+def run_command(*words: object, **options) -> subprocess.CompletedProcess:
+    """`python -m tutorial_dl WORDS` in a process of its own; `options` are subprocess.run's."""
+    usual = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": 600}
+    line = [sys.executable, "-m", "tutorial_dl", *map(str, words)]
+    return subprocess.run(line, **usual | options)

@@ -6,6 +6,7 @@ status, said = told(on_ranks, 2, folder, ["--model", "curve"])
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from pathlib import Path
@@ -49,3 +50,23 @@ def on_these_ranks(folder, words):
             if Path(getattr(module, "__file__", None) or "/").parent == Path(folder):
                 del sys.modules[name]
     print(f"status {ended.value.code}")
+
+
+def run_lines(folder, lines):
+    """Run command lines one after the other in these ranks; each must succeed."""
+    with contextlib.chdir(folder):
+        for words in lines:
+            with mock.patch.object(sys, "argv", ["tutorial_dl", *words]):
+                with pytest.raises(SystemExit) as ended:
+                    __main__.main()
+                assert not ended.value.code, words
+
+
+def json_values(printed):
+    """The JSON values in what commands have printed."""
+    found, decoder = [], json.JSONDecoder()
+    while printed := printed.lstrip():
+        value, end = decoder.raw_decode(printed)
+        found.append(value)
+        printed = printed[end:]
+    return found

@@ -1,5 +1,6 @@
 """Whether processes have ended, in time."""
 
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 
@@ -27,3 +28,9 @@ def gone(process: psutil.Process) -> bool:
 
 def assert_gone(processes: Iterable[psutil.Process]) -> None:
     until(lambda: all(map(gone, processes)))
+
+
+def wait_for(condition: Callable, process: subprocess.Popen) -> None:
+    """Wait until the condition holds, while the process runs."""
+    until(lambda: condition() or process.poll() is not None)
+    assert process.poll() is None, process.communicate()

@@ -61,17 +61,27 @@ def strike(moment: str, turn: int, how) -> None:
     return lambda: setattr(owner, name, right)
 
 
-class Noting:
-    """A replica that writes to a file the numbers (last feature) of the samples it trains on."""
+class Around:
+    """A replica with `own` attributes beside it; all others are the replica's."""
 
-    def __init__(self, replica, path: Path, delay=None):
-        self.__dict__.update(_replica=replica, _file=open(path, "ab", 0), _delay=delay)  # noqa: SIM115
+    def __init__(self, replica, **own):
+        self.__dict__.update(_replica=replica, **own)
 
     def __getattr__(self, name):
         return getattr(self._replica, name)
 
     def __setattr__(self, name, value):
-        setattr(self._replica, name, value)
+        if name in self.__dict__:
+            self.__dict__[name] = value
+        else:
+            setattr(self._replica, name, value)
+
+
+class Noting(Around):
+    """A replica that writes to a file the numbers (last feature) of the samples it trains on."""
+
+    def __init__(self, replica, path: Path, delay=None):
+        super().__init__(replica, _file=open(path, "ab", 0), _delay=delay)  # noqa: SIM115
 
     def swap(self):
         self._replica.swap()

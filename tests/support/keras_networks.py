@@ -5,7 +5,7 @@ from lazily import Lazily
 
 from tutorial_dl import data
 
-IMPORTED = "tutorial_dl.replica.keras_tensorflow"
+IMPORTED = "tutorial_dl.replica.keras.replica"
 keras, layers, tf = (Lazily(IMPORTED, name) for name in ("keras", "keras.layers", "tf"))
 RANDOM = np.random.default_rng(11)
 IMAGES = RANDOM.standard_normal((13, 6, 6, 1)).astype(np.float32)
@@ -107,7 +107,8 @@ def plain_gradient(model, batch):
     x, y = keras.tree.map_structure(tf.constant, batch[0]), batch[1]
     with tf.GradientTape() as tape:
         loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
-    gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    weights = [v.value for v in model.trainable_variables]
+    gradients = tape.gradient(loss, weights, unconnected_gradients="zero")
     return float(loss), [tf.convert_to_tensor(g).numpy() for g in gradients]
 
 

@@ -13,7 +13,7 @@ LOADED: list[str] = []  # test files that have loaded TensorFlow while they were
 class Lazily:
     """Stands for a module, or for an attribute of a module.
 
-    layers = Lazily("tutorial_dl.replica.keras_tensorflow", "keras.layers")
+    layers = Lazily("tutorial_dl.replica.keras.replica", "keras.layers")
     """
 
     def __init__(self, module: str, name: str):

@@ -31,19 +31,19 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-    "numba_kernels": 13800,
+    "numba_kernels": 13300,
     "course": 7950,
     "model_parallel": 5900,
-    "cluster": 6150,
-    "replica": 5700,
-    "tuning": 4350,
-    "runtime": 3850,
-    "data": 3450,
-    "training": 3340,
-    "interop horovod layers": 3060,
+    "cluster": 5960,
+    "replica": 5675,
+    "tuning": 4230,
+    "runtime": 3550,
+    "data": 3410,
+    "training": 3240,
+    "interop horovod layers": 2930,
     "cli config options": 3450,
     "strategies": 1750,
-    "layout": 1150,
+    "layout": 1105,
     "models checkpoint quality (files)": 2600,
 }
 

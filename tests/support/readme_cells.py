@@ -1,15 +1,15 @@
-"""The cells of a notebook that README.md shows."""
+"""The cells of the notebook that docs/notebook.md shows."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/notebook.md"
 HEAD, NEXT = "## Train, plot, save, reload, compare", "\n## When a rank fails"
 
 
 def pasted() -> list[str]:
     """The cells of the two sections for notebooks, in order: a Keras model on two ranks."""
-    section = README.read_text().split(HEAD)[1].split(NEXT)[0]
+    section = PAGE.read_text().split(HEAD)[1].split(NEXT)[0]
     return re.findall(r"```python\n(.*?)```", section, re.DOTALL)

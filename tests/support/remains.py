@@ -23,10 +23,8 @@ TABLES = (dict, list, set)
 ONCE = {
     ("numba_kernels.team.world", "_world"),
     ("numba_kernels.trace.recording", "_last_ring"),
-    ("tutorial_dl.replica.tensorflow_graph", "_order"),
-    ("tutorial_dl.interop.horovod.process_sets", "_made"),
-    ("tutorial_dl.interop.horovod.basics", ("_Here", "node")),
-    ("tutorial_dl.interop.horovod.basics", ("_Here", "nodes")),
+    ("tutorial_dl.replica.keras.collectives", "_order"),
+    ("tutorial_dl.interop.horovod.basics", "_made"),
     ("time", "tzname"),  # equal, but made anew by what reads the local time zone
 }
 # Caches of constant answers, and memory that is used again.
@@ -34,8 +32,8 @@ KEPT = {
     ("numba_kernels.allreduce.dispatch", "_SEEN"),
     ("numba_kernels.team.regrouping", "_left_behind"),
     ("numba_kernels.team.failure", "ended"),
-    ("tutorial_dl.interop.horovod.elastic.callbacks", "_iterators"),
-    ("tutorial_dl.replica.tensorflow_graph", "_kept"),
+    ("tutorial_dl.interop.horovod.elastic.keras", "_iterators"),
+    ("tutorial_dl.replica.keras.collectives", "_kept"),
 }
 # Variables that TensorFlow and its dependencies set once.
 TENSORFLOWS = ("TF_", "TF2_", "TPU_", "KMP_", "HDF5_PLUGIN_PATH", "ENABLE_RUNTIME_UPTIME_TELEMETRY")

@@ -26,7 +26,7 @@ from numba_kernels.team.team import Team
 from tutorial_dl import replica, strategies
 from tutorial_dl.bench import NETWORKS, Network
 from tutorial_dl.replica.consistency import check_same_weights
-from tutorial_dl.replica.keras_tensorflow import keras, tf
+from tutorial_dl.replica.keras.graphs import keras, tf
 from tutorial_dl.runtime.compilation import faster
 
 BATCHES = 16  # different batches, in turn
@@ -53,7 +53,7 @@ def rows_of(team: Team, name: str, network: Network, seconds: float, bandwidth: 
     mine = build(network)
     model = replica.of(mine)
     way, *_ = faster(team, model, "gradient", next(batches))
-    model.compile_by("gradient", way, network.samples)
+    model.compilation.choose("gradient", way, network.samples)
     ours.attach(model, Adam())
     n = mine.count_params()
     nothing = dict.fromkeys(PLAIN, lambda batch: None)  # for the other ranks

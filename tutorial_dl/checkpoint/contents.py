@@ -38,8 +38,8 @@ class Saving:
         team.ready()
         if team.broadcast(np.array([len(self.checkpoints.steps())]))[0]:
             raise ValueError(
-                f"{self.checkpoints.folder} already holds checkpoints: resume from them, or choose "
-                "another folder"
+                f"{self.checkpoints.folder} already holds checkpoints: resume from them "
+                "(--resume), or choose another folder"
             )
 
     def due(self, before: int) -> bool:

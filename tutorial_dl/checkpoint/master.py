@@ -1,8 +1,8 @@
 """`MasterSaving`: checkpoints that a master writes alone, while workers continue.
 
-They hold the master's weights and the rule's state, the history, and which shares of the begun
-epochs are not done. They do not hold the workers' own state (momentum, weights between two
-exchanges): in a resumed run workers begin with the master's weights. Under sub-masters, a share is
+They hold the master's weights and the rule's state, the history, and what is left of the begun
+epochs. They do not hold the workers' own state (momentum, weights between two
+exchanges): in a resumed run workers begin with the master's weights. Under sub-masters, a batch is
 done when its update has reached the top master (hierarchical_master.py).
 """
 
@@ -41,7 +41,7 @@ class MasterSaving(Saving):
             "slices": [top.n],
             "rule": self.identity,
             "names": list(vectors),
-            "begun": top.undone(),
+            "begun": top.tasks.save(),
             "sums": list(sums.items()),
             "unseen": [[one.epoch, one.row] for one in top.validations],
             "staleness": list((run.history.staleness + top.staleness).items()),
@@ -72,6 +72,30 @@ class MasterSaving(Saving):
             run.history.staleness.update(dict(saved.values["staleness"]))
             run.history.workers.update(dict(saved.values["workers"]))
             vectors = {name: saved.vector(name, 0, n) for name in saved.values["names"]}
-            values = saved.values | {"vectors": vectors}
+            samples = len(run.dataset.train)
+            begun = [_left(each, run.batch_size, samples) for each in saved.values["begun"]]
+            values = saved.values | {"vectors": vectors, "begun": begun}
         found = run.team.broadcast(np.array([float(values is not None)]))[0]
         return bool(found), values
+
+
+def _left(entry: dict, size: int, samples: int) -> dict:
+    """What is left of an epoch, as `Tasks.save` has it, also of an earlier format.
+
+    That had `parts` columns of positions, and at each position a batch for all of them, or the
+    position of the next batch and shares [low, high) / parts of earlier ones.
+    """
+    if "order" in entry:
+        return entry
+    if "parts" in entry:
+        size, parts = size * entry["parts"], entry["parts"]
+        pieces = [(at, q, q + 1, parts) for q, *left in entry["left"] for at in left]
+        rest = []
+    else:
+        pieces, rest = entry["pieces"], [(min(entry["position"] * size, samples), samples)]
+    places = []
+    for at, low, high, parts in pieces:
+        start = at * size
+        n = min(start + size, samples) - start
+        places.append((start + n * low // parts, start + n * high // parts))
+    return {"epoch": entry["epoch"], "order": size, "left": [*places, *rest]}

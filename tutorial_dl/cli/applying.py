@@ -41,6 +41,7 @@ def work(
     """The work of one rank; every rank calls it."""
     from numba_kernels.team.team import Team, abort_all
 
+    from ..replica.base import try_out
     from ..runtime.evaluation import evaluate, predict
     from ..runtime.handing_out import opened
     from ..training.plan import TRIED
@@ -51,7 +52,7 @@ def work(
         replica, samples = load(model_file, model, dataset), getattr(dataset, part)
         if samples is None:
             raise ValueError(f"data {data!r} have no validation part: --part train")
-        replica.try_out(samples.take(slice(0, TRIED)), shared=team.size > 1)
+        try_out(replica, samples.take(slice(0, TRIED)), shared=team.size > 1)
         if what == "evaluate":
             found = evaluate(team, replica, samples, batch_size)
             streamed = isinstance(samples, datasets.Stream)

@@ -11,11 +11,28 @@ import typer
 
 from numba_kernels.launch.mpiexec import LaunchError
 
+from ..words import cut
+
+# What options of other tools are called here
+ELSEWHERE = {
+    "--lr": "--learning-rate", "--early-stopping": "--patience", "--bs": "--batch-size",
+    "--num-epochs": "--epochs", "--gradient-accumulation": "--accumulate", "--np": "-n",
+}  # fmt: skip
+
 
 def fail(message: str, status: int = 2) -> None:
     """Print `error: MESSAGE` on standard error and exit with `status`."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(f"error: {cut(message)}", file=sys.stderr, flush=True)
     raise typer.Exit(status)
+
+
+def in_one_line(error: Exception) -> str:
+    """What typer has to say about a command line."""
+    text = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
+    instead = ELSEWHERE.get(getattr(error, "option_name", ""))
+    if instead is not None:
+        text = f"{text.partition(' (')[0]}; it is {instead} here"
+    return cut(f"{text}; see --help") if text else ""
 
 
 def check_writable(path: Path) -> None:

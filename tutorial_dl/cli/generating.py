@@ -19,7 +19,7 @@ def main(
         raise ValueError("--prompt needs at least one character")
     replica = load(model_file, model, data.load("text"))
     shape = None
-    if replica.model is not None:
+    if replica.traits.library == "keras":
         shape = replica.model.output_shape
     elif hasattr(replica, "positions"):
         shape = (None, replica.positions, replica.segments[-1].size)

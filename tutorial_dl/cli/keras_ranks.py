@@ -7,7 +7,7 @@ from ..tensorflow_chatter import quiet
 with quiet():
     import keras  # noqa: F401
 
-from ..replica import keras_optimizers, keras_tensorflow, keras_variables  # noqa: F401
+from ..replica.keras import optimizers, replica, weights  # noqa: F401
 from . import commands, train  # noqa: F401
 
 # What Numba would import for the first kernel

@@ -4,8 +4,7 @@ import json as json_format
 from math import prod
 from pathlib import Path
 
-from tutorial_dl.layout import axes_text
-from tutorial_dl.layout.axes import sizes
+from tutorial_dl.layout.axes import lines, roles, sizes
 from tutorial_dl.layout.counts import check_bound
 from tutorial_dl.layout.layout import Layout
 
@@ -95,12 +94,12 @@ def show_axes(
     axes = sizes(ranks, **{"pipeline": 1} | cut)
     if "pipeline" not in cut:
         del axes["pipeline"]
-    found = {"ranks": ranks, "axes": axes, "roles": axes_text.roles(axes, node_size)}
+    found = {"ranks": ranks, "axes": axes, "roles": roles(axes, node_size)}
     text = json_format.dumps(found)
     if json not in (None, "-"):
         Path(json).write_text(text + "\n")
-    print(text if json == "-" else "\n".join(axes_text.lines(axes, node_size)))
+    print(text if json == "-" else "\n".join(lines(axes, node_size)))
     if figure is not None:
-        from tutorial_dl.layout.axes_figure import draw_axes
+        from tutorial_dl.layout.figure import draw_axes
 
         draw_axes(axes, node_size).savefig(figure, bbox_inches="tight")

@@ -59,7 +59,7 @@ def built(model: str, data: str, batch_size: int) -> tuple[Any, Any]:
     if isinstance(dataset.train, datasets.Stream):
         raise ValueError(f"layout --for needs samples by number, and data {data!r} are a stream")
     replica = models.build(model, dataset)
-    if type(replica).__name__ != "KerasReplica":
+    if replica.traits.library != "keras":
         raise ValueError(
             f"layout --for takes Keras models; {model!r} is a {type(replica).__name__}"
         )

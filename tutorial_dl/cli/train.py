@@ -18,7 +18,7 @@ from .. import data as datasets
 from .. import models
 from ..config import CheckpointConfig, OutputConfig, RunConfig
 from ..extras import missing
-from ..options import target_of
+from ..options import monitor_of, target_of
 from ..replica.base import check_ending
 from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden
@@ -195,9 +195,10 @@ def try_out(trainer, config: RunConfig) -> None:
         raise ValueError(
             f"model {data.model!r} can't be used on data {data.data!r}: {first_line(error)}"
         ) from error
-    target = config.schedule.target
-    if target is not None and (metric := target_of(target)[0]) not in known:
-        raise ValueError(f"target {target!r}: there is no {metric!r}; one of {known}")
+    for what, form in (("target", target_of), ("monitor", monitor_of)):
+        asked = getattr(config.schedule, what)
+        if asked is not None and (metric := form(asked)[0]) not in known:
+            raise ValueError(f"{what} {asked!r}: there is no {metric!r}; one of {known}")
 
 
 def who_failed(team, error: BaseException) -> tuple[set[int], set[int]]:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from ..config import RunConfig
+from ..replica.base import compiled
 from ..training.progress import TERMINAL
 from ..training.ranks import with_ranks
 
@@ -17,7 +18,8 @@ QUALITY = ("discriminator_loss", "accuracy_asked", "separation", "profile_error"
 def summary(config: RunConfig, trainer) -> dict:
     """The result of a run, as `--json` writes it: numbers, texts, lists and dicts only."""
     history, strategy = trainer.history, config.strategy.strategy
-    result = {
+    metrics = {n: v for n, v in history.last.items() if n not in ("epoch", "seconds")}
+    result = metrics | {
         "strategy": strategy,
         "ranks": trainer.team.size,
         "model": config.data.model,
@@ -33,7 +35,7 @@ def summary(config: RunConfig, trainer) -> dict:
         "accumulate": config.data.accumulate,
         "clip_norm": trainer.clip_norm,
         "compression": config.values()["compression"],
-        "compile": trainer.replica.compiled,
+        "compile": compiled(trainer.replica),
         "stopped": trainer.stopped,
         "parameters": sum(s.size for s in trainer.strategy.holding.whole),
         "loss": history.last.get("loss", history.last.get("generator_loss")),

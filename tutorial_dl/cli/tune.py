@@ -23,7 +23,10 @@ def search_of(
     best_to: str | None, **more,
 ) -> tuple[Search, dict[str, str | None]]:  # fmt: skip
     """The search that the options ask for, and the files to write: options of `tune`."""
-    file, files = study and Path(study), {"json": json, "report": report, "best_to": best_to}
+    file, files = (
+        Path(study) if study else None,
+        {"json": json, "report": report, "best_to": best_to},
+    )
     return Search(Space.read(space), RunConfig.of(**base), **more, file=file, resume=resume), files
 
 

@@ -7,7 +7,7 @@ ipyparallel is imported at first use, so the command line and its help start wit
 
 notebook.py, listing.py   what users call; engines.py: `Cluster`; capacity.py: how many engines fit
 variables.py              c["x"] and c.run(function); parcels.py: how values travel
-view.py, tables.py        its table of engines; engine_states.py: what each does
+view.py, tables.py        its table of engines
 registry.py, lease.py     which clusters there are, and how long one stays
 profile.py, submit.py     how and where engines run; mpi_launcher.py: by which launcher
 batch_job.py              a job of a batch system; job_runner.py: within it; job_watch.py,
@@ -19,7 +19,8 @@ client.py                 ipyparallel's client; engine_probe.py: asking engines
 magics.py                 cells; cell_runner.py, running_cell.py: starting one, waiting for it;
                           cell_errors.py, hints.py: why it failed; traced_cell.py: a drawing of it
 cell_display.py           shows the output of a cell; cell_output.py, rank_screen.py: what its
-                          ranks printed; cell_layout.py: in which order; rank_status.py: status
+                          ranks printed; cell_layout.py: in which order
+rank_status.py            what ranks do, in words, below a cell and in the table
 """
 
 import lazy_loader

@@ -1,10 +1,4 @@
-"""One batch job that holds all engines of a cluster (Slurm, PBS, LSF): submit, watch, cancel.
-
-ipyparallel has launchers for these systems, too. With a `batch_template` they would submit the same
-script, but everything else they do would have to be replaced: they report neither why a job was
-refused nor that it has ended (their `poll` is empty), so a client would wait in vain; they pass on
-the variables of an outer job; and Ctrl-C in the terminal reaches their commands.
-"""
+"""One batch job that holds all engines of a cluster (Slurm, PBS, LSF): submit, watch, cancel."""
 
 from __future__ import annotations
 

@@ -6,14 +6,13 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Mapping
 
 from IPython import get_ipython
 from IPython.display import clear_output, publish_display_data
 
 from .cell_layout import Bundle, colours, layout, lines_of
-from .cell_output import Output, Part, Rich, as_text
-from .rank_screen import CONTROL, Row
+from .cell_output import Output
+from .rank_screen import CONTROL, Part, Rich, Row
 
 OFTEN = 0.3  # seconds between two updates of a notebook
 RATE = 500_000  # bytes per second; Jupyter's server drops output above twice that
@@ -37,6 +36,7 @@ class Page:
     def __init__(self) -> None:
         self.output: Output | None = None
         self.stream, self.groupby = True, "order"
+        self._said: set[str] = set()
 
     def follow(self, output: Output, stream: bool, groupby: str) -> None:
         """Begin to show this output."""
@@ -51,6 +51,12 @@ class Page:
     def shows_status(self) -> bool:
         """Whether there is a place for a status, from which it can be removed again."""
         return True
+
+    def say_once(self, why: str, text: str) -> None:
+        """Print this text on stderr, unless one was for the same reason."""
+        if text and why not in self._said:
+            self._said.add(why)
+            print(text, file=sys.stderr, flush=True)
 
     def end(self) -> None:
         """Show the whole output, and no status."""
@@ -130,7 +136,6 @@ class Terminal(Page):
 
     def __init__(self) -> None:
         super().__init__()
-        self._printed: dict[tuple[int, str], int] = {}  # numbers of lines, by rank and stream
         self._status = ""
 
     def shows_status(self) -> bool:
@@ -145,48 +150,25 @@ class Terminal(Page):
 
     def update(self) -> None:
         if self.output is not None and self.stream:
-            self._print_new(self.output.snapshot())
+            self._print(ended=False)
 
-    def _print_new(self, output: Mapping[int, list[Part]], ended: bool = False) -> None:
-        """Print lines that have not been printed; those that may change only if the cell ended."""
-        for rank, parts in output.items():
-            for part in parts:
-                if isinstance(part, Rich):
-                    rows = [Row("stdout", line) for line in as_text(part).splitlines()]
-                    if not part.result:
-                        self._print_once(rank, "display", part.number, rows)
-                    continue
-                if not part.numbers and ended:  # a note on what was left out
-                    self._print_once(rank, "note", 0, part.rows)
-                for row, number in zip(part.rows, part.numbers, strict=False):
-                    changes = part.changing.get(row.name, number + 1) <= number
-                    if ended or not changes:
-                        # Lines that were dropped have mostly been printed before.
-                        among = (row.name,) if row.name else ("stdout", "stderr", "")
-                        if all(number > self._printed.get((rank, one), -1) for one in among):
-                            self._print_once(rank, row.name, number, [row])
-
-    def _print_once(self, rank: int, stream: str, number: int, rows: list[Row]) -> None:
-        if number > self._printed.get((rank, stream), -1):
-            self._printed[rank, stream] = number
-            for row in rows:
-                self._print(rank, row)
-
-    def _print(self, rank: int, row: Row) -> None:
-        self.status("")
-        line = colours(CONTROL.sub("", row.whole()), {}, row.name)  # they end with the line
-        stream = sys.stderr if row.name == "stderr" else sys.stdout
-        print(f"rank {rank}: {line}", file=stream, flush=True)
+    def _print(self, ended: bool) -> None:
+        for rank, shown in self.output.take(ended):
+            for row in [shown] if isinstance(shown, Row) else shown.rows():
+                self.status("")
+                line = colours(CONTROL.sub("", row.whole()), {}, row.name)  # they end with the line
+                stream = sys.stderr if row.name == "stderr" else sys.stdout
+                print(f"rank {rank}: {line}", file=stream, flush=True)
 
     def end(self) -> None:
         self.status("")
         if self.output is None:
             return
-        shown = self.output.snapshot()
+        parts = self.output.snapshot()
         if self.stream:
-            self._print_new(shown, ended=True)
-            shown = {rank: [*filter(is_result, parts)] for rank, parts in shown.items()}
-        for line in lines_of(layout(shown, self.groupby)):
+            self._print(ended=True)
+            parts = {rank: [p for p in parts[rank] if is_result(p)] for rank in parts}
+        for line in lines_of(layout(parts, self.groupby)):
             print(line, flush=True)
         self.output = None
 

@@ -16,8 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from .cell_output import Part, Rich, Text, as_text
-from .rank_screen import Row
+from .rank_screen import Part, Rich, Row, Text
 from .rank_status import ranks
 
 LINES, FEWEST = 100, 10  # lines shown of all output between two figures; of one rank, at least
@@ -40,7 +39,7 @@ class Shared(NamedTuple):
     """The lines of one rank, and the ranks that have printed its first lines: how many each."""
 
     rows: list[Row]
-    partial: int
+    partial: bool
     counts: dict[int, int]
 
 
@@ -120,10 +119,9 @@ class _Page:
         for members in groups.values():
             each, label = rich[members[0]], f"{ranks(members)}:"
             if each.data.keys() <= {"text/plain"}:
-                rows = [Row("stdout", line) for line in as_text(each).splitlines()]
+                rows, most = each.rows(), max(FEWEST, LINES // len(groups))
                 counts = dict.fromkeys(members, len(rows))
-                most = max(FEWEST, LINES // len(groups))
-                self._lines += _labelled(Shared(rows, 0, counts), most)
+                self._lines += _labelled(Shared(rows, False, counts), most)
             else:
                 figures.append((label, each))
         cells = [_cell(each.data, each.metadata) for _, each in figures]
@@ -143,7 +141,7 @@ def fold(texts: Mapping[int, Text]) -> list[Shared]:
     """Fold lines: ranks whose lines are the first lines of another rank's are put with it."""
     found: list[Shared] = []
     for rank in sorted(texts, key=lambda rank: (-len(texts[rank].rows), rank)):
-        rows, partial, *_ = texts[rank]
+        rows, partial = texts[rank]
         if not rows:
             continue
         for chain in found:
@@ -156,7 +154,7 @@ def fold(texts: Mapping[int, Text]) -> list[Shared]:
     return found
 
 
-def _begins(rows: list[Row], partial: int, longer: list[Row]) -> int | None:
+def _begins(rows: list[Row], partial: bool, longer: list[Row]) -> int | None:
     """How many lines of `rows` to fold if these are the first lines of `longer`, else None.
 
     A last line that has not ended yet needs only be the beginning of the other's.
@@ -178,17 +176,17 @@ def _labelled(chain: Shared, most: int) -> Iterable[tuple[str, str]]:
     if len(rows) > most + 1:
         first, last = most // 2, len(rows) - (most - most // 2)
     state: dict[str, str] = {}
-    for number, (name, text, dropped) in enumerate(rows):
+    for number, row in enumerate(rows):
+        name, text = row.name, row.text
         if first <= number < last:
             colours(text, state, name)
             if number > first:
                 continue
-            count = sum(1 if row.name else row.more for row in rows[first:last])
-            name, line = "stdout", f"... {count:,} lines more; c.output({longest}) has them"
+            count = sum(row.lines for row in rows[first:last])
+            name, line = "note", f"... {count:,} lines more; c.output({longest}) has them"
         else:
-            more = max(0, len(text) - SHOWN) + dropped
+            more = max(0, len(text) - SHOWN) + row.more
             line = colours(Row(name, text[:SHOWN], more).whole(), state, name)
-            name = name or "stdout"
         members = [rank for rank, count in counts.items() if count > number]
         yield f"{ranks(members)}{' stderr' if name == 'stderr' else ''}:", line
 
@@ -230,7 +228,8 @@ def _grid(labels: list[str], cells: list[str], figures: list[tuple[str, Rich]]) 
     if len(parts) % 2 == 0:  # in pairs: four figures are never three and one
         parts = [_columns(pair, WIDTH) for pair in zip(parts[::2], parts[1::2], strict=True)]
         width = 2 * WIDTH + 1
-    text = "\n".join(f"{label} {as_text(each)}" for label, each in figures)
+    texts = ("\n".join(row.text for row in each.rows()) for _, each in figures)
+    text = "\n".join(map(" ".join, zip(labels, texts, strict=True)))
     return Bundle({"text/html": _columns(parts, width), "text/plain": text})
 
 

@@ -2,13 +2,13 @@
 
 import ast
 import contextlib
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
 
 import psutil
+from ipyparallel.client.magics import ParallelMagics
 from IPython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -19,10 +19,12 @@ from .engine_probe import PATIENCE, Asking
 from .job_watch import JobWatch
 from .process_watch import Deaths
 from .processes import connection_file
-from .protocol import About
-from .rank_status import BLOCKED, STILL, positions, ranks, still
-from .running_cell import EVERY, Cell
+from .protocol import About, Doing
+from .rank_status import BLOCKED, STILL, positions, ranks
+from .running_cell import EVERY, Cell, still_run, unfinished
 
+# Seconds until a line says what the ranks do; -1, never, where nobody looks on.
+STATUS_AFTER = 2 if ParallelMagics.stream_output else -1
 WAITS = "this cell runs when they are done; the stop button ends the wait"
 ENDING = 2.0  # seconds that a rank gets to end a cell that was given up on it
 
@@ -64,17 +66,22 @@ class Cells:
             raise CellError(lost)
         # A rank that was interrupted, or has just received what it waited for, may need a moment
         # to end its cell.
-        futures.wait([self.left[rank].replies[rank] for rank in self._left(targets)], ENDING)
-        codes = {rank: self.left[rank].code for rank in self._left(targets)}
-        answers = self.asking.ask(list(codes), codes, PATIENCE)
+        left = self._left(targets).items()
+        futures.wait([cell.replies[rank] for rank, cell in left], ENDING)
+        answers = self.ask(self._left(targets), PATIENCE)
         stuck = {rank: doing for rank, doing in answers.items() if doing.mpi}
         if stuck:
             raise CellError([*positions(stuck, STILL), OFFER])
 
-    def _left(self, targets: Sequence[int]) -> list[int]:
-        """The engines among `targets` that still run a cell that was given up on them."""
-        self.left = {rank: cell for rank, cell in self.left.items() if rank in cell.pending()}
-        return [rank for rank in self.left if rank in targets]
+    def _left(self, targets: Sequence[int]) -> dict[int, Cell]:
+        """The cells, by rank, that were given up and that some of `targets` still run."""
+        self.left = unfinished(self.left)
+        return {rank: cell for rank, cell in self.left.items() if rank in targets}
+
+    def ask(self, cells: Mapping[int, Cell], seconds: float = 0.3) -> dict[int, Doing]:
+        """What ranks do that run these cells."""
+        codes = {rank: cell.code for rank, cell in cells.items()}
+        return self.asking.ask(list(codes), codes, seconds)
 
     def stopped(self, rank: int) -> bool:
         """Whether a signal has stopped the rank's process, as far as that is known here."""
@@ -101,9 +108,7 @@ class Cells:
             return [f"{ranks(away)} lost the connection to the controller: {OFFER}"]
         return []
 
-    def free(
-        self, targets="all", timeout: float | None = None, page: cell_display.Page | None = None
-    ) -> None:
+    def free(self, targets, timeout: float | None, page: cell_display.Page) -> None:
         """Wait until `targets` have ended the cells that were given up on them, and say so.
 
         A rank in compiled code (a large matrix product, a hash) heeds no interrupt until it is
@@ -112,7 +117,7 @@ class Cells:
 
         Args:
             timeout: Seconds after which to give up.
-            page: What shows whom the wait is for; None: it is printed, once.
+            page: What shows whom the wait is for; without a place for a status, it is printed once.
 
         Raises:
             CellError: If a rank can't run cells any more; see `check`.
@@ -122,46 +127,49 @@ class Cells:
             return
         self.check([])  # the next line needs engines
         chosen = self.client.ranks_of(targets)
-        began, told = time.monotonic(), False
+        began, said = time.monotonic(), False
         try:
             self.check(chosen)
             while left := self._left(chosen):
                 lines = self._still(left)
                 if timeout is not None and time.monotonic() - began > timeout:
                     raise CellTimeout([f"the cell was not run within {timeout:g} s", *lines, OFFER])
-                text = "\n".join([*lines, WAITS, OFFER])
-                if page is not None and page.shows_status():
+                said, text = True, "\n".join([*lines, WAITS, OFFER])
+                if page.shows_status():
                     page.status(text)
-                elif not told:
-                    print(text, file=sys.stderr, flush=True)
-                told = True
-                futures.wait([self.left[rank].replies[rank] for rank in left], EVERY)
+                else:
+                    page.say_once("free", text)
+                futures.wait([cell.replies[rank] for rank, cell in left.items()], EVERY)
         except BaseException as error:
-            if page is not None:
-                page.end()
+            page.end()
             if not isinstance(error, KeyboardInterrupt):
                 raise
             left = self._left(chosen)
             lines = [*self._still(left), OFFER] if left else []
             raise CellInterrupted(["interrupted: the cell was not run", *lines]) from None
-        if told and page is not None:
+        if said:
             page.status("")
 
-    def _still(self, left: Sequence[int]) -> list[str]:
+    def _still(self, left: Mapping[int, Cell]) -> list[str]:
         """Which of these ranks still run which cell, a line per place; CellError if forever."""
         if lost := self.lost():
             raise CellError(lost)
-        codes = {rank: self.left[rank].code for rank in left}
-        answers = self.asking.ask(list(left), codes, 0.3)
+        answers = self.ask(left)
         if stuck := {rank: doing for rank, doing in answers.items() if doing.blocked > BLOCKED}:
             raise CellError([*positions(stuck, STILL), OFFER])
-        return still({rank: self.left[rank].about.number for rank in left}, answers)
+        return still_run(left, answers)
 
-    def run(self, code: str, targets="all", timeout: float | None = None) -> None:
+    def run(
+        self, code: str, targets="all", timeout: float | None = None, buffers: Sequence = ()
+    ) -> Cell:
         """Run a cell and wait for it, after the ranks have ended the one before."""
         check_timeout(timeout)
-        self.free(targets, timeout)
-        self.submit(code, targets, timeout).wait()
+        page = cell_display.page()
+        self.free(targets, timeout, page)
+        status = page.shows_status() and STATUS_AFTER >= 0
+        cell = self.submit(code, targets, timeout, status, buffers)
+        cell.wait(page, progress_after=STATUS_AFTER)
+        return cell
 
     def submit(
         self,

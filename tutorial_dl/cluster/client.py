@@ -93,6 +93,12 @@ class Result(ipp.AsyncResult):
         """The reply of each rank."""
         return dict(zip(self._targets, self._children, strict=True))
 
+    def get(self, *args, **kwargs):
+        """The results; raises the error of the cell, as a cell that was waited for does."""
+        if not self.cell.waited:
+            self.cell.wait(cell_display.Page())  # which shows nothing
+        return super().get(*args, **kwargs)
+
     @property
     def stdout(self) -> list[str]:
         return [self.cell.output.printed(rank, "stdout") for rank in self._targets]

@@ -196,7 +196,7 @@ def about_cell(request) -> About:
 def severity(error: BaseException) -> Severity:
     from numba_kernels.errors import PeerError, TeamError
 
-    from ..replica.collective_layers import cause
+    from ..replica.keras.collective_layers import cause
 
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
         return Severity.INTERRUPTED

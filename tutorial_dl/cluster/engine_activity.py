@@ -37,25 +37,13 @@ def waits() -> dict:
 class Shares:
     """What the running cell did in the last seconds. `look` tells the kind of it at a moment.
 
-    `calls` changes with each call of a team. `clock` and `sleep` are those of the thread, `start`
-    starts it.
+    `calls` changes with each call of a team.
     """
 
-    def __init__(
-        self,
-        look: Callable[[], str],
-        calls: Callable[[], int],
-        kinds: tuple[str, ...],
-        clock=time.monotonic,
-        sleep=time.sleep,
-        start=lambda run: threading.Thread(target=run, name="shares", daemon=True).start(),
-    ):
+    def __init__(self, look: Callable[[], str], calls: Callable[[], int], kinds: tuple[str, ...]):
         self.look, self.calls, self.kinds = look, calls, kinds
-        self.clock, self.sleep, self.start = clock, sleep, start
         self.before, self.until, self.looks, self.running = 0, 0.0, False, False
-        self.seen: deque[tuple[str, float]] = (
-            deque()
-        )  # kinds, and the seconds since the look before
+        self.seen: deque[tuple[str, float]] = deque()  # kinds, seconds since the look before
 
     def begin(self) -> None:
         """A cell begins."""
@@ -66,10 +54,10 @@ class Shares:
 
     def asked(self) -> dict:
         """The fields of Doing about this cell: the share of each kind, and if it called a team."""
-        self.until = self.clock() + ASKED
+        self.until = time.monotonic() + ASKED
         if self.running and not self.looks:
             self.looks = True
-            self.start(self.run)
+            threading.Thread(target=self.run, name="shares", daemon=True).start()
         seconds = dict.fromkeys(self.kinds, 0.0)
         for kind, passed in list(self.seen):
             seconds[kind] += passed
@@ -80,10 +68,10 @@ class Shares:
 
     def run(self) -> None:
         """Look until the cell ends, or nobody has asked for a while."""
-        seen, last = self.seen, self.clock()
+        seen, last = self.seen, time.monotonic()
         while self.running and last < self.until:
-            self.sleep(EVERY)
-            kind, now = self.look(), self.clock()
+            time.sleep(EVERY)
+            kind, now = self.look(), time.monotonic()
             passed = now - last
             if passed > LONG:
                 seen.append((self.kinds[0], passed - EVERY))

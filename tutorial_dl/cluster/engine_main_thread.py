@@ -1,14 +1,14 @@
 """Runs on every engine: look at its main thread from another one, to say what it does."""
 
-import ast
 import ctypes
 import inspect
 import linecache
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, ModuleType
 
 import psutil
 
@@ -83,37 +83,37 @@ def expression(frame: FrameType) -> str:
 
 
 def calls_mpi(frame: FrameType) -> bool:
-    """Whether this frame, the innermost one, calls a method of an mpi4py object."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    try:
-        call = ast.parse(expression(frame), mode="eval").body
-    except SyntaxError:
+    """Whether this frame, the innermost one, calls a method of an mpi4py object.
+
+    No code of the frame is run for that. Nor is its source parsed: until Python 3.13, two threads
+    that do so at the same time may get a SystemError, and the main thread may be one of them.
+    """
+    mpi, text = sys.modules.get("mpi4py.MPI"), expression(frame)
+    if mpi is None or not text.endswith(")"):
         return False
-    if mpi is None or not isinstance(call, ast.Call):
-        return False
-    if isinstance(call.func, ast.Name):
-        return _of_mpi(getattr(_value(call.func, frame), "__self__", None)) is True
-    if not isinstance(call.func, ast.Attribute):
-        return False
-    known = _of_mpi(_value(call.func.value, frame))
-    # If the object can't be determined without running code, the method's name decides.
-    kinds = (mpi.Intracomm, mpi.Intercomm, mpi.Prequest, mpi.Message, mpi.Win, mpi.File)
-    return any(hasattr(kind, call.func.attr) for kind in kinds) if known is None else known
+    called = CALL.match(text)
+    if called is None:  # of what an expression gives: the method's name decides
+        return any(_is_method(mpi, name) for name in re.findall(r"\.(\w+)\(", text))
+    first, *names = called[1].split(".")
+    value = frame.f_locals.get(first, frame.f_globals.get(first, _UNKNOWN))
+    if not names:
+        return _is_mpi(getattr(value, "__self__", None))
+    for name in names[:-1]:
+        value = value if value is _UNKNOWN else inspect.getattr_static(value, name, _UNKNOWN)
+    unknown = value is _UNKNOWN or isinstance(value, property)
+    return _is_method(mpi, names[-1]) if unknown else _is_mpi(value)
 
 
+# A dotted name and its arguments: brackets are closed at the end, and no deeper than three
+CALL = re.compile(r"([\w.]+)\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\Z")
 _UNKNOWN = object()
 
 
-def _of_mpi(value: object) -> bool | None:
-    if value is _UNKNOWN or isinstance(value, property):
-        return None
+def _is_method(mpi: ModuleType, name: str) -> bool:
+    kinds = (mpi.Intracomm, mpi.Intercomm, mpi.Prequest, mpi.Message, mpi.Win, mpi.File)
+    return any(hasattr(kind, name) for kind in kinds)
+
+
+def _is_mpi(value: object) -> bool:
     kind = value if isinstance(value, type) else type(value)
     return any(str(each.__module__).startswith("mpi4py") for each in kind.__mro__)
-
-
-def _value(node: ast.expr, frame: FrameType) -> object:
-    """The value of a dotted name in `frame`, found without running any of its code."""
-    if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id, _UNKNOWN))
-    owner = _value(node.value, frame) if isinstance(node, ast.Attribute) else _UNKNOWN
-    return owner if owner is _UNKNOWN else inspect.getattr_static(owner, node.attr, _UNKNOWN)

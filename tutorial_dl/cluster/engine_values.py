@@ -39,10 +39,7 @@ def answer() -> None:
 
 def _get(shell, expression: str) -> list:
     value = eval(_compiled(shell, expression, "eval"), shell.user_ns)
-    part = "an attribute"
-    if expression.isidentifier():
-        part = f'c["{expression}.{_plain_attribute(value)}"]'
-    advice = f"ask for a part of it, such as {part}, or compute in a %%px cell"
+    advice = "ask for a part of it, such as an attribute, or compute in a %%px cell"
     return _packed(value, f"{expression} is", advice)
 
 
@@ -54,15 +51,6 @@ def _packed(value: object, what: str, advice: str) -> list:
         raise parcels.CannotSend(
             f"{what} {kind}, which can't be sent to the notebook ({error}): {advice}"
         ) from None
-
-
-def _plain_attribute(value: object) -> str:
-    """The name of an attribute of `value` that can be sent; found without running its code."""
-    plain = bool | int | float | str | list | dict
-    public = {
-        name: each for name, each in getattr(value, "__dict__", {}).items() if name[:1] != "_"
-    }
-    return next((name for name, each in public.items() if isinstance(each, plain)), "attribute")
 
 
 def _set(shell, target: str, value: object) -> list:

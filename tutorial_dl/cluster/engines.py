@@ -32,8 +32,8 @@ from .batch_job import Job
 from .cell_runner import Cells
 from .client import Client
 from .lease import Lease
-from .registry import ClusterError, Record
-from .short_tracebacks import short_tracebacks
+from .process_watch import lives
+from .registry import ClusterError, Record, short_tracebacks
 from .startup import Startup
 from .variables import Ranks, is_names, selected
 
@@ -213,13 +213,13 @@ class Cluster(Ranks):
         atexit.register(self._at_exit)
         if record.keep is not None:
             self._lease = Lease(record.path)
-        self._connect()
-        self._activate()
-        self._hear()
+        self._connect_and_hear()
         return len({uuid for _, _, uuid in record.places} - set(self.client.uuids.values()))
 
-    def _hear(self) -> None:
+    def _connect_and_hear(self) -> None:
         """Wait until what engines print arrives here; only an idle engine can be asked for it."""
+        self._connect()
+        self._activate()
         doing = self.cells.asking.ask(list(self.client.ids), {}, 1.0)
         for rank in [rank for rank, each in doing.items() if each.state == "idle"][:1]:
             self.client.wait_for_first_output(rank)
@@ -231,9 +231,7 @@ class Cluster(Ranks):
         if record.controller != self._record.controller:
             self.client.close()
             self._record = record
-            self._connect()
-            self._activate()
-            self._hear()
+            self._connect_and_hear()
         return True
 
     def _activate(self) -> None:
@@ -250,7 +248,7 @@ class Cluster(Ranks):
         """All engines; it sends them no message, because a busy one could not answer."""
         known = set(self.client.uuids.values()) if self.client is not None else set()
         return [
-            Engine(rank, host, pid, _lives(process) if process is not None else uuid in known)
+            Engine(rank, host, pid, lives(process) if process is not None else uuid in known)
             for rank, (host, process, pid, uuid) in enumerate(self.places)
         ]
 
@@ -376,13 +374,6 @@ class Cluster(Ranks):
 def _says_nothing_of_signing(message: logging.LogRecord) -> bool:
     """Drop ipyparallel's warning that encrypted connections are not signed as well."""
     return "Message signing is disabled" not in message.getMessage()
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def running() -> Cluster | None:

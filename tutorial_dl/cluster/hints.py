@@ -1,8 +1,8 @@
 """What may help with an error: a name that the notebook has, and the ranks do not."""
 
-import ast
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from types import ModuleType
 
 from IPython import get_ipython
@@ -22,7 +22,7 @@ def of_missing_name(failures: Mapping, cluster) -> list[str]:
     name, value = names[0], shell.user_ns[names[0]]
     if name in shell.user_ns_hidden:  # IPython's own
         return []
-    imported = _import_of(name, value, shell.user_ns.get("In", []))
+    imported = _import_of(name, value)
     if imported:
         return [
             f"{name} is imported in the notebook, not on the ranks: write {imported} in a %%px cell"
@@ -37,18 +37,13 @@ def of_missing_name(failures: Mapping, cluster) -> list[str]:
     ]
 
 
-def _import_of(name: str, value: object, cells: Sequence[str]) -> str:
-    """The import statement that gave `name` in one of the notebook's cells; "" if none did."""
-    for text in reversed(cells):
-        if name not in text or "import" not in text:
-            continue
-        try:
-            tree = ast.parse(text)
-        except SyntaxError:
-            continue
-        for node in ast.walk(tree):
-            for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
-                if (alias.asname or alias.name.partition(".")[0]) == name:
-                    node.names = [alias]
-                    return ast.unparse(node)
-    return f"import {value.__name__} as {name}" if isinstance(value, ModuleType) else ""
+def _import_of(name: str, value: object) -> str:
+    """The import statement that gives `name` this value; "" if none does."""
+    if isinstance(value, ModuleType):
+        alias = "" if name == value.__name__ else f" as {name}"
+        return f"import {value.__name__}{alias}"
+    where, own = getattr(value, "__module__", None), getattr(value, "__name__", None)
+    for module in (str(where).partition(".")[0], where):  # a package shows most of what it has
+        if own and module != "__main__" and getattr(sys.modules.get(module), own, None) is value:
+            return f"from {module} import {own}{'' if own == name else f' as {name}'}"
+    return ""

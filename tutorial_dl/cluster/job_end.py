@@ -1,4 +1,4 @@
-"""Why a batch job ended, in words: "job 31 reached its time limit of 1 min".
+"""Why a batch job ended, in words: "job 31 reached its time limit of 00:01:00".
 
 The batch system is asked. The end of the log is looked at for what it does not tell: which rank of
 a job that nobody ended was the first to end, and which node failed.
@@ -44,9 +44,9 @@ ENDS = {
     ),
 }
 ENDING = re.compile(r"JobState=COMPLETING")  # Slurm: the reason follows
-# The time limit, "[[D-]HH:]MM:SS" or LSF's "1.0 min".
+# The time limit, as the system writes it: "[D-]HH:MM:SS", or LSF's "1.0 min"
 TIME = re.compile(
-    r"\bTimeLimit=(\d[\d:-]*)|Resource_List\.walltime = ([\d:]+)|RUNLIMIT\s+([\d.]+) min"
+    r"\bTimeLimit=(\d[\d:-]*)|Resource_List\.walltime = ([\d:]+)|RUNLIMIT\s+([\d.]+ min)"
 )
 STATUS = re.compile(r"\bExitCode=(\d+):|\bExit_status = (\d+)|[Ee]xit code (\d+)")
 # What a launcher says of ranks that ended, such as "srun: error: n2: task 3: Killed".
@@ -77,21 +77,9 @@ def by_itself(job: Job, answer: str) -> str:
 
 
 def limit(answer: str) -> str:
-    """Such as " of 1 min"; "" if the answer has no time limit."""
+    """Such as " of 00:01:00"; "" if the answer has no time limit."""
     found = TIME.search(answer)
-    if found is None:
-        return ""
-    if found[3]:
-        minutes = float(found[3])
-    else:
-        days, _, clock = (found[1] or found[2]).rpartition("-")
-        parts = [int(part) for part in clock.split(":") if part]
-        seconds = sum(part * 60**i for i, part in enumerate(reversed(parts)))
-        minutes = seconds / 60 + 1440 * int(days or 0)
-    hours, rest = divmod(minutes, 60)
-    parts = [f"{hours:g} h"] if hours else []
-    parts += [f"{rest:g} min"] if rest or not hours else []
-    return f" of {' '.join(parts)}"
+    return f" of {next(filter(None, found.groups()))}" if found else ""
 
 
 def by(job: Job) -> str:

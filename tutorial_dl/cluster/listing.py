@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import registry, tables
-from .short_tracebacks import short_tracebacks
+from .registry import short_tracebacks
 
 NONE = "no cluster is running"
 

@@ -1,22 +1,23 @@
 """%px, %%px and %%mpi: ipyparallel's magics, which wait for a cell as running_cell.py does."""
 
 import contextlib
+import copy
 import re
 
-from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics, exec_args, output_args
+from ipyparallel.client.magics import ParallelMagics
 from IPython import get_ipython
 from IPython.core import magic_arguments
 from IPython.core.error import UsageError
 
 from . import cell_display
+from .cell_runner import STATUS_AFTER
 from .traced_cell import drawn
 
 
 class ClusterMagics(ParallelMagics):
     """ipyparallel's magics for the engines of a Cluster, and %%mpi."""
 
-    # Seconds until a line says what the ranks do; -1, never, where nobody looks on.
-    progress_after_seconds = 2 if ParallelMagics.stream_output else -1
+    progress_after_seconds = STATUS_AFTER
 
     def __init__(self, shell, cluster):
         self.cluster = cluster
@@ -54,50 +55,21 @@ class ClusterMagics(ParallelMagics):
 
         sent.wait(page, groupby=groupby, **shown)
 
-    @magic_arguments.magic_arguments()
-    @exec_args
-    @output_args
-    @magic_arguments.argument(
-        "--local", action="store_true", help="also execute the cell in the local namespace"
-    )
     def cell_px(self, line="", cell=None):
         """Run the cell on the engines."""
-        args, cell = magic_arguments.parse_argstring(self.cell_px, line), numbered("px", line, cell)
-        signal = args.signal_on_interrupt and self._eval_signal_str(args.signal_on_interrupt)
-        targets = self._eval_target_str(args.targets) if args.targets else None
-        block = self.view.block if args.block is None else args.block
-        result = self.parallel_execute(
-            cell,
-            block=block and not args.local,
-            groupby=args.groupby,
-            save_name=args.save_name,
-            stream_output=args.stream,
-            progress_after=args.progress_after_seconds,
-            signal_on_interrupt=signal,
-            targets=targets,
-        )
-        if args.local:
-            self.shell.run_cell(cell)
-            if block:
-                result.cell.wait(stream_output=False, groupby=args.groupby)
-        if not block:
-            return result
+        return super().cell_px(line, numbered("px", line, cell))
 
-    cell_px.parser.set_defaults(groupby="order")
-
-    @magic_arguments.magic_arguments()
-    @output_args
     def result(self, line=""):
         """Wait for the last cell that was run with --noblock, and show its output."""
         args = magic_arguments.parse_argstring(self.result, line)
-        if self.last_result is None:
-            raise UsageError(NO_LAST_RESULT)
-        if args.save_name:
-            self.shell.user_ns[args.save_name] = self.last_result
-            return
+        if self.last_result is None or args.save_name:
+            return super().result(line)
         self.last_result.cell.wait(stream_output=False, groupby=args.groupby)
 
-    result.parser.set_defaults(groupby="order")
+    cell_px.parser = copy.deepcopy(ParallelMagics.cell_px.parser)
+    result.parser = copy.deepcopy(ParallelMagics.result.parser)
+    for each in (cell_px.parser, result.parser):
+        each.set_defaults(groupby="order")
 
     @magic_arguments.magic_arguments()
     @magic_arguments.argument("--ranks", help="ranks such as 0,2 or 1-3; default: all")

@@ -12,8 +12,7 @@ from ..words import counted
 from . import capacity, engines, magics, registry
 from .engines import Cluster
 from .profile import Profile, load
-from .registry import ClusterError, Record
-from .short_tracebacks import short_tracebacks
+from .registry import ClusterError, Record, short_tracebacks
 
 
 @short_tracebacks

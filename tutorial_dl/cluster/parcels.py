@@ -4,10 +4,11 @@ Functions and classes of a notebook are pickled by value, with the values of the
 use. Large arrays are buffers of their own, so that pickling does not copy them.
 """
 
+import inspect
 import io
 import pickle
 from collections.abc import Sequence
-from types import CodeType, FunctionType
+from types import CodeType
 
 from ..interop.horovod.pickles import cloudpickle
 from ..tensorflow_chatter import hide_tensorflow_chatter
@@ -82,14 +83,8 @@ def kind(value: object) -> str:
 
 def used_by(function: object) -> dict[str, object]:
     """The names that a notebook's function uses, with their values in the notebook."""
-    if not isinstance(function, FunctionType):
+    try:
+        used = inspect.getclosurevars(function)
+    except (TypeError, ValueError):  # not Python's, or a variable that is not assigned yet
         return {}
-    code, cells = function.__code__, function.__closure__ or ()
-    found = {name: function.__globals__[name] for name in code.co_names
-             if name in function.__globals__}  # fmt: skip
-    for name, cell in zip(code.co_freevars, cells, strict=True):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    return found
+    return {**used.nonlocals, **used.globals}

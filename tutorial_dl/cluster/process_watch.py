@@ -5,6 +5,7 @@ nearly the same time, it names any. So a sleeping thread watches the processes.
 """
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ import psutil
 
 from .protocol import pipe
 
+LOOK = 1.0  # seconds between two looks at the processes themselves
 # linux/pidfd.h: the result of ioctl(descriptor, PIDFD_GET_INFO), from Linux 6.15 on also for a
 # process that ended and was waited for. struct pidfd_info: mask, ..., exit_code.
 INFO, ENDED = struct.Struct("=Q 52x i"), 1 << 3
@@ -53,71 +55,63 @@ class Deaths:
             os.close(self._leave)
             self._leave = None
 
-    def _close(self) -> None:
-        for end in (self._over, *self._ends.values()):
-            os.close(end)
-
     def _watch(self) -> None:
-        ranks, pids = {}, {}
         with contextlib.ExitStack() as at_end:
-            at_end.callback(self._close)
-            try:
-                # epoll lists events in the order in which they happened, however late we look; the
-                # first process and those that mpiexec ends may end only 1 ms apart. A process
-                # closes its files, which mpiexec notices, shortly before it counts as ended.
-                queue = at_end.enter_context(select.epoll())
-                queue.register(self._over, select.EPOLLHUP)  # once the other end is closed
-                for rank, process in self.processes.items():
-                    pids[rank] = os.pidfd_open(process.pid)
-                    at_end.callback(os.close, pids[rank])
-                    for descriptor in (self._ends.get(rank), pids[rank]):
-                        if descriptor is not None:
-                            queue.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
-                            ranks[descriptor] = rank
-            except ProcessLookupError:
-                return self._died([rank])
-            except (AttributeError, OSError):  # not Linux, or older than 5.3
-                processes = self.processes.items()
-                while not (dead := [rank for rank, one in processes if not one.is_running()]):
-                    if self._leave is None:
-                        return None
-                    time.sleep(0.1)
-                return self._died(dead)
-            if ranks:
-                [(descriptor, _)] = queue.poll(maxevents=1)
-                if descriptor == self._over:
-                    return None
-                rank = ranks[descriptor]
-                select.select([pids[rank]], [], [], 1.0)
-                self._died([rank], exit_status(self.processes[rank].pid, pids[rank]))
-
-    def _died(self, ranks: list[int], status: int | None = None) -> None:
-        self.first, self.how = ranks, "has ended" if status is None else describe(status)
-        self.happened.set()
+            for end in (self._over, *self._ends.values()):
+                at_end.callback(os.close, end)
+            # epoll lists events in the order in which they happened, however late we look; the
+            # first process and those that mpiexec ends may end only 1 ms apart. A process closes
+            # its files, which mpiexec notices, shortly before it counts as ended.
+            queue = at_end.enter_context(select.epoll())
+            queue.register(self._over, select.EPOLLHUP)  # once the other end is closed
+            ranks, handles = {self._over: None}, {}
+            for rank, process in self.processes.items():
+                with contextlib.suppress(AttributeError, OSError):  # older than Linux 5.3
+                    handles[rank] = os.pidfd_open(process.pid)
+                    at_end.callback(os.close, handles[rank])
+                if rank in self._ends:
+                    queue.register(self._ends[rank], select.EPOLLIN | select.EPOLLONESHOT)
+                    ranks[self._ends[rank]] = rank
+            while not self.first:
+                # A child that an engine has forked keeps its pipe open, so we also look.
+                ended = [ranks[descriptor] for descriptor, _ in queue.poll(LOOK, maxevents=1)]
+                if ended == [None]:
+                    return
+                self.first = ended or [k for k, one in self.processes.items() if not lives(one)]
+            if len(self.first) == 1:
+                rank = self.first[0]
+                status = exit_status(self.processes[rank].pid, handles.get(rank))
+                self.how = self.how if status is None else describe(status)
+            self.happened.set()
 
 
-def exit_status(pid: int, descriptor: int) -> int | None:
-    """The wait status of a process that has ended; None if it is unknown.
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
-    It is in /proc while the process is a zombie, and from the parent's wait on in the descriptor.
+
+def exit_status(pid: int, handle: int | None) -> int | None:
+    """The wait status of a process that ends now, or has ended; None if it is unknown.
+
+    It is in /proc while the process is a zombie, and from the parent's wait on in the handle.
     """
-    import fcntl
-
-    for _ in range(2):  # the status may move from the one to the other between two looks
-        try:
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        fields = None
+        with contextlib.suppress(OSError):
             # "pid (command) state ... status"; the command may contain any character
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             if fields[0] == "Z":
                 return int(fields[-1])
-        except OSError:
-            pass
-        try:
-            info = fcntl.ioctl(descriptor, GET_INFO, INFO.pack(ENDED, 0))
-        except OSError:  # older than Linux 6.15
-            continue
-        mask, status = INFO.unpack(info)
-        if mask & ENDED:
-            return status
+        with contextlib.suppress(OSError, TypeError):  # older than Linux 6.15
+            mask, status = INFO.unpack(fcntl.ioctl(handle, GET_INFO, INFO.pack(ENDED, 0)))
+            if mask & ENDED:
+                return status
+        if fields is None:
+            return None
+        time.sleep(0.001)
     return None
 
 

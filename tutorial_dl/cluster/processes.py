@@ -17,7 +17,7 @@ from pathlib import Path
 from numba_kernels import launch
 from numba_kernels.launch import ranks
 
-from . import exec_when_file_exists, mpi_launcher, registry
+from . import mpi_launcher, registry
 from .batch_job import OF_A_JOB
 from .profile import Profile
 
@@ -25,6 +25,7 @@ LOADED = "tutorial_dl.cluster.preload"
 PRELOAD = "TUTORIAL_DL_PRELOAD"  # the variable that tells it what the profile names
 PROGRAM = (sys.executable, "-m", "tutorial_dl.cluster")
 PORTS = 24  # those that a controller listens on
+WHEN_WRITTEN = 'until [ -s "$0" ]; do sleep 0.02; done; exec "$@"'
 BUSY = 35_000  # ms without a heartbeat, after which ipyparallel calls an engine lost
 
 
@@ -128,7 +129,7 @@ def engines_here(
     """
     start, env = ranks_here(n)
     file = str(connection_file(run, "engine"))  # the last one that the controller writes
-    waiting = [sys.executable, "-I", "-S", exec_when_file_exists.__file__, file]
+    waiting = ["sh", "-c", WHEN_WRITTEN, file]
     folder = ranks.fork_folder() if ranks.can_fork(env) else None
     if folder is None:
         return [*waiting, *start, *engine(run)], env, None

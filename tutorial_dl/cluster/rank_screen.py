@@ -1,4 +1,4 @@
-"""`Screen`: what one rank has printed, as a notebook would show it; a bounded part of it is kept.
+"""`Screen`: what one rank has shown, as a notebook would show it; a bounded part of it is kept.
 
 A carriage return lets a line be overwritten (progress bars), a backspace erases a character, and
 "cursor up" goes back to an earlier line (nested bars of tqdm). Colours stay in the text.
@@ -6,8 +6,9 @@ A carriage return lets a line be overwritten (progress bars), a backspace erases
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 CONTROL = re.compile(
@@ -18,139 +19,215 @@ UNFINISHED = re.compile(r"\x1b(\[[0-9;?]*|\][^\x07\x1b]*\x1b?)?\Z")
 FIRST, MOST = 200, 2_000_000  # lines at the beginning that are kept; characters that are kept
 WIDTH = 5_000  # characters of a line that are kept
 REACH = 50  # lines that "cursor up" can go back
+DISPLAYS = 50  # figures and the like that are kept; the later ones are only counted
 
 
 class Row(NamedTuple):
-    """A line of a stream; or, with the name "", how many lines were dropped, as `more`."""
+    """A line of "stdout" or "stderr"; or a "note" that `lines` lines, or displays, were dropped."""
 
     name: str
     text: str
     more: int = 0  # characters that were dropped
+    lines: int = 1
 
     def whole(self) -> str:
-        if not self.name:
-            return f"... {self.more:,} lines, which were not kept"
         return f"{self.text}... {self.more:,} characters more" if self.more else self.text
 
 
-class Text(NamedTuple):
-    """Lines printed one after the other.
+class Rich(NamedTuple):
+    """Something displayed: a figure, a table, or (`result`) the value of the last expression."""
 
-    The last `partial` ones have not ended yet. `numbers` are those of the lines, which ascend over
-    all that a rank prints in a cell. By stream, `changing` has the number from which on its lines
-    may still change, because the rank goes on with one, or goes back to it for a progress bar.
-    """
+    data: dict  # by MIME type
+    metadata: dict
+    result: bool = False
+    name: str | None = None  # display_id, by which an engine replaces it
+
+    def same(self) -> str:
+        """Equal for displays to be shown once: the text beside a figure may have an address."""
+        shown = {kind: each for kind, each in self.data.items() if kind != "text/plain"}
+        return json.dumps([shown or self.data, self.result], sort_keys=True)
+
+    def rows(self) -> list[Row]:
+        """Its text."""
+        text = self.data.get("text/plain", "")
+        return [Row("stdout", line) for line in "".join(text).splitlines()]
+
+
+class Text(NamedTuple):
+    """Lines printed one after the other; `partial`: the last one has not ended yet."""
 
     rows: list[Row]
-    partial: int = 0
-    numbers: Sequence[int] = ()
-    changing: Mapping[str, int] = {}
+    partial: bool = False
+
+
+Part = Text | Rich
+
+
+class Item:
+    """A place of the screen; what it shows may change until it is `printed` in a terminal."""
+
+    def __init__(self, shows: Row | Rich):
+        self.shows, self.printed = shows, False
+
+    @property
+    def is_line(self) -> bool:
+        return isinstance(self.shows, Row)
+
+    def is_white(self) -> bool:
+        return self.is_line and not self.shows.text.strip()
 
 
 class Stream:
-    """Where a stream writes: its last lines, by number, and which of them, from 0, is written."""
+    """Where a stream writes: its last lines, and which of them, from 0, is written."""
 
     def __init__(self) -> None:
-        self.lines: list[int] = []
+        self.lines: list[Item] = []
         self.at, self.up, self.replace, self.rest = 0, 0, False, ""
 
-    def forget(self, first: int, last: int) -> None:
-        """Lines [first, last) have been dropped. A stream that was in one begins a new line."""
-        gone = [first <= line < last for line in self.lines]
-        self.at -= sum(gone[: self.at])
-        self.lines = [line for line, dropped in zip(self.lines, gone, strict=True) if not dropped]
-        self.up = min(self.up, len(self.lines))
-        self.replace = self.replace and self.at < len(self.lines)
+    def here(self) -> list[Item]:
+        """The line that is written, if it has begun."""
+        return self.lines[self.at : self.at + 1]
+
+    def changing(self) -> list[Item]:
+        """Lines that may still change: the stream goes on with one, or goes back to a bar."""
+        return self.lines[max(0, min(self.at, len(self.lines) - self.up)) :]
 
 
 class Screen:
-    """The lines that a rank has printed to stdout and stderr, in the order in which they began."""
+    """Lines that a rank has printed, in the order in which they began, and its displays."""
 
-    def __init__(self, numbers: Iterator[int]) -> None:
-        """`numbers` gives each line its number."""
-        self._numbers = numbers
-        self._rows: list[Row] = []
-        self._named: list[int] = []  # their numbers
-        self._gone = self._size = 0  # lines dropped after the first ones; characters kept
+    def __init__(self) -> None:
+        self._items: list[Item] = []
         self._streams: dict[str, Stream] = {}
+        self._size = 0  # characters kept
+        self._clears = False  # before something more is shown
+        self._dropped = self._left_out = Item(Row("note", "", lines=0))
 
     def write(self, name: str, text: str) -> None:
         """Add what a stream, "stdout" or "stderr", got."""
+        self._begin()
         stream = self._streams.setdefault(name, Stream())
         text, stream.rest = stream.rest + text, ""
         if cut := UNFINISHED.search(text):  # the rest of it comes with the next text
             text, stream.rest = text[: cut.start()], text[cut.start() :]
+        empty = Row(name, "")
         for number, piece in enumerate(CONTROL.split(text)):
+            row = next((item.shows for item in stream.here()), None)
             if number % 2 == 0:
                 if piece:
-                    row = self._row(stream)
-                    self._set(name, stream, "" if stream.replace else row.text, piece, row.more)
+                    self._set(stream, empty if stream.replace else row or empty, piece)
             elif piece == "\n":
-                self._end(name, stream)
+                self._end(stream, row or empty)
             elif piece == "\r":
                 stream.replace = True
-            elif piece[0] == "\x08" and not stream.replace and self._row(stream).name:
-                self._set(name, stream, self._row(stream).text[: -len(piece)])
+            elif piece[0] == "\x08" and row and not stream.replace:
+                self._set(stream, row._replace(text=row.text[: -len(piece)]))
             elif piece[-1] == "A" and piece[0] == "\x1b":
                 stream.at = max(0, stream.at - int(piece[2:-1] or 1))
                 stream.up = max(stream.up, len(stream.lines) - stream.at)
-            elif (
-                piece[-1] == "K" and (stream.replace or piece[2] == "2") and self._row(stream).name
-            ):
-                self._set(name, stream, "")
+            elif piece[-1] == "K" and row and (stream.replace or piece[2] == "2"):
+                self._set(stream, empty)
 
-    def _index(self, number: int) -> int:
-        return number if number < FIRST else number - self._gone
+    def _begin(self) -> None:
+        if self._clears:
+            Screen.__init__(self)
 
-    def _row(self, stream: Stream) -> Row:
-        if stream.at < len(stream.lines):
-            return self._rows[self._index(stream.lines[stream.at])]
-        return Row("", "")
-
-    def _set(self, name: str, stream: Stream, before: str, new: str = "", more: int = 0) -> None:
-        """Set the text of the stream's line, or of a new one."""
-        more = max(0, more * bool(before) + len(before) + len(new) - WIDTH)
-        row = Row(name, (before + new)[:WIDTH], more)
+    def _set(self, stream: Stream, row: Row, new: str = "") -> None:
+        """Set the stream's line, or begin a new one."""
+        text = row.text + new
+        row = row._replace(text=text[:WIDTH], more=row.more + max(0, len(text) - WIDTH))
         stream.replace = stream.replace and not new
-        if stream.at < len(stream.lines):
-            self._rows[self._index(stream.lines[stream.at])] = row
-        else:
-            stream.lines.append(len(self._rows) + self._gone)
-            self._rows.append(row)
-            self._named.append(next(self._numbers))
+        for item in stream.here():
+            item.shows = row
+            return
+        stream.lines.append(Item(row))
+        self._items.append(stream.lines[-1])
 
-    def _end(self, name: str, stream: Stream) -> None:
-        if stream.at == len(stream.lines):
-            self._set(name, stream, "")
-        self._size += len(self._row(stream).text) + 1
+    def _end(self, stream: Stream, row: Row) -> None:
+        if not stream.here():
+            self._set(stream, row)
+        self._size += len(row.text) + 1
         stream.at += 1
         stream.replace = stream.at < len(stream.lines)
         if len(stream.lines) > 2 * REACH:
             stream.at -= REACH
             del stream.lines[:REACH]
         if self._size > MOST:
-            last = FIRST + (len(self._rows) - FIRST) // 2
-            self._gone += max(0, last - FIRST)
-            del self._rows[FIRST:last], self._named[FIRST:last]
-            for each in self._streams.values():
-                each.forget(FIRST, FIRST + self._gone)
-            self._size = sum(len(row.text) + 1 for row in self._rows)
+            self._shorten()
 
-    def rows(self) -> Text:
-        """All lines, without white ones at the end, such as those of a bar that was removed."""
-        rows, numbers = list(self._rows), list(self._named)
-        open_, changing = set(), {}
-        for name, stream in self._streams.items():
-            first = max(0, min(stream.at, len(stream.lines) - stream.up))
-            for line in stream.lines[first : first + 1]:
-                changing[name] = numbers[self._index(line)]
-            for line in stream.lines[stream.at : stream.at + 1]:
-                open_.add(numbers[self._index(line)])
-        if self._gone:
-            rows.insert(FIRST, Row("", "", self._gone))
-            numbers.insert(FIRST, numbers[FIRST] - 1)  # that of the last of them
-        whole = len(rows)
-        while rows and rows[-1].name and not rows[-1].text.strip():
-            rows.pop()
-        partial = int(len(rows) == whole > 0 and numbers[-1] in open_)
-        return Text(rows, partial, numbers[: len(rows)], changing)
+    def _shorten(self) -> None:
+        """Drop lines in the middle, apart from those that streams can reach."""
+        lines = [item for item in self._items if item.is_line and item.shows.name != "note"]
+        middle = lines[FIRST : FIRST + (len(lines) - FIRST) // 2]
+        drop = {*middle}.difference(*(stream.lines for stream in self._streams.values()))
+        if drop:
+            self._dropped = self._note(self._dropped, "lines", len(drop), middle[0])
+            self._dropped.printed &= all(item.printed for item in drop)
+            self._items = [item for item in self._items if item not in drop]
+        self._size = sum(len(item.shows.text) + 1 for item in self._items if item.is_line)
+
+    def _note(self, note: Item, what: str, more: int, before: Item | None = None) -> Item:
+        """Say in a line that more lines, or displays, were not kept."""
+        count = note.shows.lines + more
+        if count == more:  # the first time
+            place = len(self._items) if before is None else self._items.index(before)
+            note = Item(note.shows)
+            note.printed = before is not None  # the lines may have been printed
+            self._items.insert(place, note)
+        note.shows = Row("note", f"... {count:,} {what}, which were not kept", lines=count)
+        return note
+
+    def show(self, rich: Rich) -> None:
+        self._begin()
+        if not rich.result and sum(not item.is_line for item in self._items) >= DISPLAYS:
+            self._left_out = self._note(self._left_out, "more displays", 1)
+            return
+        self._streams.clear()  # what is printed next comes below it
+        self._items.append(Item(rich))
+
+    def update(self, name: str | None, data: dict, metadata: dict) -> None:
+        """Replace the displays of this name."""
+        for item in self._items:
+            if not item.is_line and item.shows.name == name:
+                item.shows = item.shows._replace(data=data, metadata=metadata)
+
+    def clear(self, wait: bool) -> None:
+        """Show nothing of what was; `wait`: only once there is something more."""
+        self._clears = True
+        if not wait:
+            self._begin()
+
+    def parts(self) -> list[Part]:
+        """All it shows, without white lines before a display and at the end (a removed bar)."""
+        parts: list[Part] = []
+        being_written = [item for stream in self._streams.values() for item in stream.here()]
+        for is_line, group in itertools.groupby(self._items, lambda item: item.is_line):
+            if not is_line:
+                parts += [item.shows for item in group]
+                continue
+            items = list(group)
+            partial = items[-1] in being_written and not items[-1].is_white()
+            if items := without_white_end(items):
+                parts.append(Text([item.shows for item in items], partial))
+        return parts
+
+    def take(self, ended: bool) -> list[Row | Rich]:
+        """What a terminal has to print now, apart from results: what will not change any more.
+
+        `ended`: the cell has, so nothing will change.
+        """
+        changes = {item for stream in self._streams.values() for item in stream.changing()}
+        changes |= {self._dropped, self._left_out}
+        items = without_white_end(self._items) if ended else self._items
+        new = [item for item in items if not item.printed and (ended or item not in changes)]
+        new = [item for item in new if item.is_line or not item.shows.result]
+        for item in new:
+            item.printed = True
+        return [item.shows for item in new]
+
+
+def without_white_end(items: list[Item]) -> list[Item]:
+    last = len(items)
+    while last and items[last - 1].is_white():
+        last -= 1
+    return items[:last]

@@ -11,24 +11,25 @@ Nothing heavy is imported, so `python -m tutorial_dl cluster list` answers at on
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import errno
+import functools
 import itertools
 import json
 import os
 import re
 import shutil
 import socket
-import stat
-import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from numba_kernels import launch
 
 from .batch_job import Job
 from .lease import FILE as LEASE
@@ -41,6 +42,25 @@ ABANDONED = 60.0  # seconds after which a folder without a record is removed
 
 class ClusterError(RuntimeError):
     """A cluster could not be started, found or stopped; the message says why."""
+
+
+def short_tracebacks(function: Callable) -> Callable:
+    """Make errors of the function's caller one line in IPython: our frames would not help.
+
+    These are ValueError, LaunchError and ClusterError.
+    """
+
+    @functools.wraps(function)
+    def called(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except (ValueError, launch.LaunchError, ClusterError) as error:
+            if not hasattr(error, "_render_traceback_"):
+                text = f"{type(error).__name__}: {error}"
+                error._render_traceback_ = lambda: text.splitlines()
+            raise
+
+    return called
 
 
 @dataclass
@@ -126,46 +146,11 @@ def alive(named: list[float]) -> bool:
 
 
 def home() -> Path:
-    """The folder that holds the clusters' folders; raises ClusterError if it can't be written."""
-    if not _can_make(Path(os.environ.get("IPYTHONDIR") or Path.home() / ".ipython")):
-        # IPython would make another temporary folder in each process, and remove none of them.
-        os.environ["IPYTHONDIR"] = str(_temporary_home())
-    from IPython.paths import get_ipython_dir  # takes 0.1 s
+    """The folder that holds the clusters' folders, which may not exist.
 
-    folder = Path(get_ipython_dir())
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-    return folder
-
-
-def _can_make(folder: Path) -> bool:
-    # Not Path.exists: it raises PermissionError below a folder of another user.
-    there = next(each for each in (folder, *folder.absolute().parents) if os.path.exists(each))
-    return os.access(there, os.W_OK | os.X_OK)
-
-
-def _temporary_home() -> Path:
-    """A private folder for clusters, the same in all processes of the user; it does not stay."""
-    folder = Path(tempfile.gettempdir(), f"tutorial_dl-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    about = folder.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
-        raise ClusterError(f"{folder} must be a folder that only you can enter: remove it")
-    atexit.register(_remove_unused, folder)
-    return folder
-
-
-def _remove_unused(folder: Path) -> None:
-    """Remove the folder of clusters if there are none left."""
-    deadline = time.monotonic() + 5.0  # guards remove the folders of their clusters at the end
-    while any(folder.glob(PREFIX + "*")) and time.monotonic() < deadline:
-        if any(record is not None and record.keep for record in map(read, folder.iterdir())):
-            return
-        time.sleep(0.05)
-    if not any(folder.glob(PREFIX + "*")):
-        shutil.rmtree(folder, ignore_errors=True)
+    IPython itself would make a temporary folder in each process if this one can't be written.
+    """
+    return Path(os.environ.get("IPYTHONDIR") or "~/.ipython").expanduser().absolute()
 
 
 def _unwritable(path: Path, error: OSError) -> ClusterError:
@@ -213,13 +198,14 @@ def take_folder(name: str | None, stem: str) -> tuple[str, Path]:
         candidate = name or (stem if number == 1 else f"{stem}-{number}")
         folder = home() / (PREFIX + candidate)
         if candidate not in names:
-            with contextlib.suppress(FileExistsError):
-                try:
-                    folder.mkdir(mode=0o700)  # atomic: of two processes, only one succeeds
-                except FileExistsError:
-                    raise
-                except OSError as error:
-                    raise _unwritable(folder, error) from None
+            try:
+                home().mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700)  # atomic: of two processes, only one succeeds
+            except FileExistsError:
+                pass
+            except OSError as error:
+                raise _unwritable(folder, error) from None
+            else:
                 if os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize < NEEDED:
                     folder.rmdir()
                     raise _unwritable(folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))

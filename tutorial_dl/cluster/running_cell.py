@@ -12,7 +12,6 @@ A rank that goes on computing after another one failed may continue, and the not
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Mapping
 from concurrent import futures
@@ -52,7 +51,7 @@ class Cell:
         self.cells, self.code, self.result, self.output = cells, code, result, output
         self.about, self.timeout = about, timeout
         self.waited = False  # whether `wait` has seen its end
-        self._earlier = {k: cell for k, cell in earlier.items() if k in cell.pending()}
+        self._earlier = unfinished(earlier)
         self.replies = result.replies
         self.were: dict[int, Doing] = {}  # where ranks were when they were interrupted
         result.cell = self  # for %pxresult
@@ -125,11 +124,11 @@ class Cell:
 
     def _until_over(self, page: cell_display.Page, status_after: float) -> bool:
         """Wait until all ranks are done or blocked forever; False if the time was up before."""
-        began = time.monotonic()
-        failed, next_look, told, report = None, began, False, ""
-        told_of_earlier = False
+        began = next_look = time.monotonic()
+        failed, report = None, ""
         shows = status_after >= 0 and page.shows_status()
         next_status = began + status_after if shows else float("inf")
+        soon = float("inf") if shows else began + SOON
         while self._lives():
             self.result.wait(LOOK)
             now = time.monotonic()
@@ -138,12 +137,11 @@ class Cell:
             page.update()
             if now >= next_status and self._lives():
                 next_status = now + EVERY
-                lines = report or "\n".join(self._waits_for_earlier()) or self._status()
+                lines = report or self._waits_for_earlier() or self._status()
                 page.status(f"{now - began:.0f} s: {lines}")
-            if not (shows or told_of_earlier) and now - began > SOON:
-                told_of_earlier = True
-                if lines := self._waits_for_earlier():
-                    print("\n".join(lines), file=sys.stderr, flush=True)
+            if now > soon:
+                soon = float("inf")
+                page.say_once("earlier", self._waits_for_earlier())
             if failed is None and self.failures():
                 failed = now
             since = began + STALL - GRACE if failed is None else failed
@@ -158,11 +156,9 @@ class Cell:
                 return True
             report = ""
             if self._lives() and (hopeless or failed is not None):
-                lines = self._report(answers)
-                report = "\n".join(lines)
-                if not told and not shows:
-                    print(report, file=sys.stderr, flush=True)
-                told = True
+                report = "\n".join(self._report(answers))
+                if not shows:
+                    page.say_once("report", report)
         return True
 
     def _status(self) -> str:
@@ -173,15 +169,11 @@ class Cell:
         done = self.replies.keys() - set(pending)
         return status(answers, pending, done, stopped)
 
-    def _waits_for_earlier(self) -> list[str]:
-        """Lines that say which ranks still run an earlier cell; none if this one has begun."""
-        self._earlier = {k: cell for k, cell in self._earlier.items() if k in cell.pending()}
-        if not self._earlier:
-            return []
-        codes = {rank: cell.code for rank, cell in self._earlier.items()}
-        answers = self.cells.asking.ask(list(codes), codes, 0.3)
-        numbers = {rank: cell.about.number for rank, cell in self._earlier.items()}
-        return [*still(numbers, answers), EARLIER]
+    def _waits_for_earlier(self) -> str:
+        """Lines that say which ranks still run an earlier cell; "" if this one has begun."""
+        self._earlier = unfinished(self._earlier)
+        lines = still_run(self._earlier, self.cells.ask(self._earlier)) if self._earlier else []
+        return "\n".join([*lines, EARLIER] if lines else [])
 
     def _ask(self, seconds: float = 0.3) -> dict[int, Doing]:
         pending = self.pending()
@@ -237,3 +229,13 @@ class Cell:
         silent = [rank for rank in self.pending() if rank not in answers]
         unknown = [f"{ranks(silent)}: still computing, position unknown"] if silent else []
         return positions(answers) + unknown
+
+
+def unfinished(cells: Mapping[int, Cell]) -> dict[int, Cell]:
+    """Those of these cells, by rank, that the rank still runs."""
+    return {rank: cell for rank, cell in cells.items() if rank in cell.pending()}
+
+
+def still_run(cells: Mapping[int, Cell], answers: Mapping[int, Doing]) -> list[str]:
+    """Which ranks still run which of these cells, one line per place."""
+    return still({rank: cell.about.number for rank, cell in cells.items()}, answers)

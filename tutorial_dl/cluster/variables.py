@@ -7,7 +7,6 @@ the death of a rank are those of %%px (running_cell.py).
 from __future__ import annotations
 
 import ast
-import inspect
 import linecache
 import operator
 from collections.abc import Callable, Sequence
@@ -15,13 +14,12 @@ from typing import Any
 
 from IPython import get_ipython
 
-from . import cell_display, parcels
+from . import parcels
 from .cell_errors import CellError
 from .engine_values import CODE
-from .magics import ClusterMagics
 from .parcels import CannotSend
 from .rank_status import ranks
-from .short_tracebacks import short_tracebacks
+from .registry import short_tracebacks
 
 
 class Ranks:
@@ -76,7 +74,8 @@ class Ranks:
 
         Args:
             work: A function; called as work(*args, **kwargs).
-            timeout: Seconds after which the ranks are interrupted.
+            timeout: Seconds after which the ranks are interrupted. A parameter of that name is
+                passed by functools.partial(work, timeout=...).
 
         Returns:
             The function's results in the order of the ranks; for c[0], its result.
@@ -88,13 +87,6 @@ class Ranks:
             return self.execute(work, *args, timeout=timeout, **kwargs)
         if not callable(work):
             raise CellError([f"run takes a function, got {work!r}: c.run(function, *args)"])
-        if timeout is not None and "timeout" in _parameters(work):
-            raise CellError(
-                [
-                    f"{_name(work)} has a parameter timeout, and run's timeout limits its time: "
-                    f"use functools.partial({_name(work)}, timeout=...)"
-                ]
-            )
         return self._ask(("run", work, args, kwargs), timeout)
 
     @short_tracebacks
@@ -124,12 +116,8 @@ class Ranks:
         numbers = list(dict.fromkeys(self.numbers))  # each rank once
         if not numbers:
             return []
-        cells.free(numbers, timeout)
-        page, seconds = cell_display.page(), ClusterMagics.progress_after_seconds
-        status = page.shows_status() and seconds >= 0
-        cell = cells.submit(CODE, numbers, timeout, status, buffers=[*sources, *buffers])
         try:
-            cell.wait(page, progress_after=seconds)
+            cell = cells.run(CODE, numbers, timeout, buffers=[*sources, *buffers])
         except CellError as error:
             raise _without_our_name(error) from None
         published = cell.take_values()
@@ -183,13 +171,6 @@ def _check(name: Any, mode: str, message: str, before: str = "", after: str = ""
         compile(tree, "<name>", mode)
     except (SyntaxError, ValueError):  # ValueError: a null character
         raise CellError([message]) from None
-
-
-def _parameters(function: Callable) -> Sequence[str]:
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # some builtins have none
-        return []
 
 
 def _name(function: Callable) -> str:

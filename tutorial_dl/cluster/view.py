@@ -19,7 +19,7 @@ from IPython import get_ipython
 from IPython.display import display
 
 from . import tables
-from .engine_states import rows, summary
+from .rank_status import rows, summary
 
 EVERY, IDLE = 1.0, 5.0  # seconds between updates, while a cell runs and otherwise
 KINDS = ("computing", "talking", "waiting")

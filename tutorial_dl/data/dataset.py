@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,31 @@ def by_name(arrays: Any, what: str = "") -> dict[str, Any]:
     return {what: arrays}
 
 
+def arrays_of(given: Mapping[str, Any], array: Callable) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(The parts with arrays in place of values, all arrays by name), for inputs, targets, weights.
+
+    `array(values, name, part)` makes one. ValueError if their numbers of samples differ.
+    """
+    arrays = {
+        name: array(values, name, what)
+        for what, part in given.items()
+        for name, values in by_name(part, what).items()
+    }
+    if len({len(a) for a in arrays.values()}) > 1:
+        have = ", ".join(f"{name} {len(a)}" for name, a in arrays.items())
+        raise ValueError(f"arrays of different numbers of samples: {have}")
+    found = iter(arrays.values())
+    return {what: each_array(lambda a: next(found), part) for what, part in given.items()}, arrays
+
+
+def not_a_number(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """In words: the first NaN or infinity in these arrays; None if there is none."""
+    for name, array in arrays.items():
+        if (place := not_finite(array)) is not None:
+            return f"{name}[{', '.join(map(str, place))}] is {array[place]}"
+    return None
+
+
 @dataclass(frozen=True)
 class Data:
     """Samples and their targets: arrays of shape (n, ...), or tuples or dicts of such arrays.
@@ -59,19 +84,11 @@ class Data:
             for what, a in given.items()
             if a is not None
         }
-        named = {what: by_name(a, what) for what, a in listed.items()}
-        if "inputs" not in named or not all(named.values()):
+        if "inputs" not in listed or not all(map(by_name, listed.values())):
             raise ValueError("inputs and targets must have at least one array each")
-        arrays = {
-            name: array_of(values, name, words=what == "inputs")
-            for what, by in named.items()
-            for name, values in by.items()
-        }
-        found = iter(arrays.values())
-        made = {what: each_array(lambda a: next(found), a) for what, a in listed.items()}
-        if len({len(a) for a in arrays.values()}) != 1:
-            have = ", ".join(f"{name} {len(a)}" for name, a in arrays.items())
-            raise ValueError(f"arrays of different numbers of samples: {have}")
+        made, _ = arrays_of(
+            listed, lambda values, name, what: array_of(values, name, what == "inputs")
+        )
         return cls(made["inputs"], made.get("targets", ()), made.get("weights"))
 
     def __len__(self) -> int:
@@ -145,12 +162,10 @@ class Dataset:
                 continue  # in files: a loss that is not finite ends the run; streams are checked
             weights = () if data.weights is None else data.weights
             arrays = by_name(data.inputs, "inputs") | by_name(data.targets, "targets")
-            for name, array in (arrays | by_name(weights, "weights")).items():
-                if (place := not_finite(array)) is not None:
-                    raise ValueError(
-                        f"data '{self.name}': {part}.{name}[{', '.join(map(str, place))}] is "
-                        f"{array[place]}; remove such samples or replace the number"
-                    )
+            if found := not_a_number(arrays | by_name(weights, "weights")):
+                raise ValueError(
+                    f"data '{self.name}': {part}.{found}; remove such samples or replace the number"
+                )
 
     @property
     def inputs_shape(self) -> Any:

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.data.arrays import array_of, not_finite
-from tutorial_dl.data.dataset import Batch, by_name, each_array
+from tutorial_dl.data.arrays import array_of
+from tutorial_dl.data.dataset import Batch, arrays_of, by_name, each_array, not_a_number
 
 PARTS = "inputs", "targets", "weights"
 
@@ -25,25 +25,19 @@ def batch_of(element: Any) -> Batch:
             f"it has {len(element)} parts: expected x, (x, y) or (x, y, weights); several inputs "
             "are a tuple or dict x"
         )
-    parts = [_arrays(part, what) for part, what in zip(element, PARTS, strict=False)]
-    if isinstance(parts[0], tuple | dict) and not parts[0]:
+    given = {what: _part(one, what) for what, one in zip(PARTS, element, strict=False)}
+    given.setdefault("targets", ())
+    made, arrays = arrays_of(given, _array)
+    if isinstance(made["inputs"], tuple | dict) and not made["inputs"]:
         raise ValueError("it has no inputs: expected x, (x, y) or (x, y, weights)")
-    while len(parts) < 2:
-        parts.append(())
-    if len(parts) == 3 and isinstance(parts[2], tuple) and not parts[2]:
-        parts.pop()
-    named = {}
-    for part, what in zip(parts, PARTS, strict=False):
-        named |= by_name(part, what)
-    if len({len(a) for a in named.values()}) != 1:
-        have = ", ".join(f"{name} {len(a)}" for name, a in named.items())
-        raise ValueError(f"it has arrays of different numbers of samples: {have}")
-    if samples_of(parts) == 0:
+    if isinstance(made.get("weights"), tuple) and not made["weights"]:
+        del made["weights"]
+    batch = tuple(made[what] for what in PARTS if what in made)
+    if samples_of(batch) == 0:
         raise ValueError("it has no samples")
-    for name, array in named.items():
-        if array.dtype != object and (place := not_finite(array)) is not None:
-            raise ValueError(f"{name}[{', '.join(map(str, place))}] is {array[place]}")
-    return tuple(parts)
+    if found := not_a_number(arrays):
+        raise ValueError(found)
+    return batch
 
 
 def samples_of(batch: Batch) -> int:
@@ -55,17 +49,14 @@ def share_of(batch: Batch, samples: slice) -> Batch:
     return tuple(each_array(lambda a: a[samples], part) for part in batch)
 
 
-def _arrays(part: Any, what: str) -> Any:
-    """An array, or a tuple or dict of arrays; () for None."""
+def _part(part: Any, what: str) -> Any:
+    """One part of an element; () for None, and a tuple for a list of arrays, as in Keras."""
     if part is None:
         return ()
-    if isinstance(part, list) and part and all(getattr(one, "ndim", 0) for one in part):
-        part = tuple(part)  # several inputs, as in Keras
     if isinstance(part, dict) and not all(isinstance(name, str) for name in part):
         raise ValueError(f"it has {what} by {list(part)}: expected names")
-    made = {name: _array(one, name, what) for name, one in by_name(part, what).items()}
-    found = iter(made.values())
-    return each_array(lambda one: next(found), part)
+    several = isinstance(part, list) and part and all(getattr(one, "ndim", 0) for one in part)
+    return tuple(part) if several else part
 
 
 def _array(values: Any, name: str, what: str) -> np.ndarray:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -29,33 +30,35 @@ class Source:
     Attributes:
         words: What it is, in messages.
         once: Whether it can be read only once.
-        endless: Whether it is known to have no end.
-        length: Batches per pass, if that is known.
         note: What the user should know, if anything.
     """
 
     words = "the iterable"
-    once = endless = False
-    length: int | None = None
+    once = False
     note = ""
+
+    def size(self) -> float | None:
+        """Batches per pass: inf if it is known to have no end; None if that is not known."""
+        return None
+
+    @property
+    def endless(self) -> bool:
+        return self.size() == inf
+
+    @property
+    def length(self) -> int | None:
+        return None if self.endless else self.size()
 
     def peek(self) -> Any:
         """The first element; the first epoch has it all the same. DataError if there is none."""
         raise NotImplementedError
 
-    def epoch(
-        self,
-        number: int,
-        start: int = 0,
-        steps: int | None = None,
-        seed: int | None = None,
-        anew: bool = False,
-    ) -> Iterator[Any]:
+    def epoch(self, number, start=0, steps=None, seed=None, anew=False) -> Iterator[Any]:
         """Yield the elements of epoch `number` (from 0), but for the first `start`.
 
         Args:
             steps: Elements of every epoch; None: all of a pass. DataError if there are fewer.
-            seed: Shuffle the elements, where the order is ours to choose.
+            seed: Shuffle the elements, where the order is ours to choose (None: don't).
             anew: Begin a new pass, if possible, though epochs have `steps` elements.
         """
         raise NotImplementedError
@@ -64,13 +67,15 @@ class Source:
 class Passes(Source):
     """What is read from the beginning to the end: `begin(epoch)` returns the iterator of a pass.
 
-    `own`: whether a pass belongs to one epoch, so that no other epoch goes on with it.
+    `own`: whether a pass belongs to one epoch, so that no other epoch goes on with it; `size` and
+    `once` as in `Source`.
     """
 
     def __init__(
-        self, begin: Callable[[int], Iterator], words: str, own: bool = False, **known: Any
-    ) -> None:
-        vars(self).update(known, words=words)
+        self, begin: Callable[[int], Iterator], words: str, own=False, once=False,
+        size: Callable[[], float | None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.words, self.once, self.size = words, once, size
         self._begin, self._own = begin, own
         self._pass: Iterator | None = None
         self._unused = False  # whether the pass has only been peeked at
@@ -85,14 +90,7 @@ class Passes(Source):
             self._pass, self._unused = itertools.chain(self._first, begun), True
         return self._first[0]
 
-    def epoch(
-        self,
-        number: int,
-        start: int = 0,
-        steps: int | None = None,
-        seed: int | None = None,
-        anew: bool = False,
-    ) -> Iterator[Any]:
+    def epoch(self, number, start=0, steps=None, seed=None, anew=False) -> Iterator[Any]:
         anew = anew or steps is None or self._own
         if self._pass is None or (self._own and number) or (anew and not self._unused):
             if self._pass is None or not self.once:
@@ -139,13 +137,8 @@ class ByNumber(Source):
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
 
-    @property
-    def length(self) -> int | None:
-        return self._dataset.num_batches
-
-    @property
-    def endless(self) -> bool:
-        return self.length is None
+    def size(self) -> float:
+        return inf if self._dataset.num_batches is None else self._dataset.num_batches
 
     @property
     def note(self) -> str:
@@ -158,14 +151,7 @@ class ByNumber(Source):
             raise DataError(f"{self.words} has no batches")
         return self._dataset[0]
 
-    def epoch(
-        self,
-        number: int,
-        start: int = 0,
-        steps: int | None = None,
-        seed: int | None = None,
-        anew: bool = False,
-    ) -> Iterator[Any]:
+    def epoch(self, number, start=0, steps=None, seed=None, anew=False) -> Iterator[Any]:
         self._event("on_epoch_begin")  # it may change the length
         length, first = self.length, 0
         size = steps or length
@@ -240,43 +226,29 @@ def source_of(made: Any) -> Source:
     if _is(made, "PyDataset", "keras"):
         return ByNumber(made)
     if _is(made, "DatasetV2", "tensorflow"):
-        return _TfData(made)
+        return Passes(
+            lambda epoch: iter(made), "the tf.data.Dataset", size=lambda: _cardinality(made)
+        )
     if hasattr(made, "__next__"):
         endless = isinstance(made, itertools.cycle | itertools.count)
         kind = "generator" if inspect.isgenerator(made) else type(made).__name__
-        return Passes(lambda epoch: iter(made), f"the {kind}", once=True, endless=endless)
-    if hasattr(made, "__iter__"):
-        return _Iterable(made)
+        size = inf if endless else None
+        return Passes(lambda epoch: iter(made), f"the {kind}", once=True, size=lambda: size)
+    if hasattr(made, "__iter__"):  # for example a torch DataLoader
+        words = f"the {type(made).__name__}"
+        return Passes(lambda epoch: iter(made), words, size=lambda: _length(made))
     return Passes(_of_function(made), f"what {_name(made)}() returns", own=True)
 
 
-class _TfData(Passes):
-    def __init__(self, dataset: Any) -> None:
-        super().__init__(lambda epoch: iter(dataset), "the tf.data.Dataset")
-        self._dataset = dataset
-
-    @property
-    def length(self) -> int | None:
-        number = int(self._dataset.cardinality())
-        return None if number < 0 else number
-
-    @property
-    def endless(self) -> bool:
-        return int(self._dataset.cardinality()) == -1  # tf.data.INFINITE_CARDINALITY
+def _cardinality(dataset: Any) -> float | None:
+    number = int(dataset.cardinality())  # tf.data.INFINITE_CARDINALITY is -1
+    return number if number >= 0 else inf if number == -1 else None
 
 
-class _Iterable(Passes):
-    """For example a torch DataLoader."""
-
-    def __init__(self, made: Any) -> None:
-        super().__init__(lambda epoch: iter(made), f"the {type(made).__name__}")
-        self._made = made
-
-    @property
-    def length(self) -> int | None:
-        with suppress(TypeError):  # it has no length
-            return len(self._made)
-        return None
+def _length(made: Any) -> int | None:
+    with suppress(TypeError):  # it has no length
+        return len(made)
+    return None
 
 
 def _name(function: Callable) -> str:

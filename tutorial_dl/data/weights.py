@@ -15,12 +15,12 @@ def by_class(data: Data, weights: Mapping[int, float] | str) -> Data:
 
     Args:
         data: In memory, with one array of targets: labels, or one-hot rows.
-        weights: Class -> weight; other classes have 1. Weights that samples have already are
-            multiplied by them. "balanced": n / (classes * samples of the class), so that all
-            classes count alike.
+        weights: Class -> weight, also of classes that no sample has; other classes have 1. Weights
+            that samples have already are multiplied by them. "balanced": n / (classes * samples of
+            the class), so that all classes count alike.
 
     Raises:
-        ValueError: If the targets are no classes, or a class does not occur.
+        ValueError: If the targets are no classes, or a weight is none.
     """
     if not isinstance(data, Data) or isinstance(data.targets, tuple | dict):
         raise ValueError("class_weight needs data in memory with one array of targets")
@@ -33,12 +33,6 @@ def by_class(data: Data, weights: Mapping[int, float] | str) -> Data:
             )
         of_class = len(labels) / (len(found) * counts)
     else:
-        missing = sorted(set(weights) - set(found.tolist()))
-        if missing:
-            raise ValueError(
-                f"class_weight has class {missing[0]}, which no sample has; classes are "
-                f"{found[0]} to {found[-1]}"
-            )
         of_class = np.array([weights.get(one, 1.0) for one in found.tolist()], float)
     _check(of_class)
     own = of_class[where.ravel()].astype(np.float32)

@@ -7,8 +7,7 @@ import sys
 
 from numba_kernels import launch
 
-from ..interop.horovod.hosts import ranks_on
-from ..interop.horovod.launching import check_elastic, elastic_environment
+from ..interop.horovod.launching import check_elastic, elastic_environment, ranks_on
 
 FRAMEWORKS = {"TensorFlow": "tensorflow", "Keras": "keras", "PyTorch": "", "MXNet": ""}
 CONTROLLERS = {"MPI": True, "Gloo": False}

@@ -1,4 +1,8 @@
-"""Figure of a layout: the roles of the ranks as a tree, and the nodes that the ranks are on."""
+"""Figures of a layout (the roles of the ranks as a tree, and their nodes) and of a run's axes.
+
+Axes: copies from top to bottom, stages from left to right. Within a stage, the ranks of a tensor
+group stand side by side, and parts of sequences (context) below each other.
+"""
 
 from collections.abc import Hashable, Mapping, Sequence
 
@@ -6,11 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from tutorial_dl import figure_style as style
+from tutorial_dl.layout.axes import ranks_of, split_groups
+from tutorial_dl.layout.axes import title as title_of
 from tutorial_dl.layout.counts import words
 from tutorial_dl.layout.roles import Role
 from tutorial_dl.layout.tree import Knot, roots, shortened
 
-__all__ = ["draw_layout"]
+__all__ = ["draw_axes", "draw_layout"]
 
 # From top to bottom. Groups and folds without a master also have a row, for their names.
 ROWS = {
@@ -26,6 +32,9 @@ GAP, ROW, LABELS = 0.6, 2.2, 3.7  # between workers; between rows; for names on 
 WIDEST = 34.0  # width of a tree; wider trees are shortened
 SQUARES = 8  # ranks per worker, or per line of a node; more take one box, or another line
 NODES = 6  # longer lists of nodes are shortened
+SHOWN = 6  # copies, stages, parts or ranks that are drawn; of more, the first ones and the last
+SIDE, APART = 0.42, 0.7  # of axes: inches of a square; between two stages or copies
+NARROWEST = 5.2  # inches, for the notes below axes
 
 
 def draw_layout(
@@ -128,7 +137,7 @@ def _draw(ax: Axes, knot: Knot, left: float, kind: str, heights: Mapping[str, fl
     elif knot.role == "block":
         _say(ax, middle, y, knot.label.replace(", ", "\n"))
     else:
-        _square(ax, middle, y, str(knot.ranks[0]), knot.role)
+        _square(ax, middle, y, str(knot.ranks[0]), COLOURS[knot.role])
         if "group" in knot.label:
             name = knot.label.split(":")[0].replace(", ", "\n")
             _say(ax, middle, y + 0.85, name)
@@ -141,9 +150,9 @@ def _draw_worker(ax: Axes, knot: Knot, middle: float, y: float) -> None:
         first, last = min(ranks), max(ranks)
         whole = last - first == len(ranks) - 1
         text = f"{first} to {last}" if whole else f"{len(ranks)} ranks"
-        _square(ax, middle, y, text, "worker", width=3.6)
+        _square(ax, middle, y, text, COLOURS["worker"], width=3.6)
     for number, rank in enumerate(ranks if len(ranks) <= SQUARES else ()):
-        _square(ax, middle + number - (len(ranks) - 1) / 2, y, str(rank), "worker")
+        _square(ax, middle + number - (len(ranks) - 1) / 2, y, str(rank), COLOURS["worker"])
     if len(ranks) > 1:
         width = len(ranks) if len(ranks) <= SQUARES else 4.0
         _frame(ax, middle - width / 2, y - 0.5, width, 1.0, style.BLUE)
@@ -198,9 +207,11 @@ def _draw_node(ax: Axes, name: str, lines: Lines, left: float, top: float) -> No
         for ranks, role, whole in line:
             width = _piece_width(ranks) - 0.25
             if len(ranks) > SQUARES:
-                _square(ax, x + width / 2, y, f"{len(ranks)} ranks", role, width=width - 0.2)
+                _square(
+                    ax, x + width / 2, y, f"{len(ranks)} ranks", COLOURS[role], width=width - 0.2
+                )
             for place, rank in enumerate(ranks if len(ranks) <= SQUARES else ()):
-                _square(ax, x + 0.5 + place, y, str(rank), role)
+                _square(ax, x + 0.5 + place, y, str(rank), COLOURS[role])
             if not whole:
                 _frame(ax, x, y - 0.5, width, 1.0, style.RED, linestyle="--")
             elif len(ranks) > 1:
@@ -208,13 +219,80 @@ def _draw_node(ax: Axes, name: str, lines: Lines, left: float, top: float) -> No
             x += width + 0.25
 
 
+# The axes of a run without masters --------------------------------------------------------------
+
+
+def draw_axes(
+    axes: Mapping[str, int], node_size: int | None = None, ax: Axes | None = None
+) -> style.Figure:
+    """A square per rank, in the colour of its node if nodes have `node_size` ranks.
+
+    Args:
+        axes: Name -> size, outermost first, as of `layout.axes.sizes`.
+        node_size: Ranks per node; None: one colour.
+        ax: Where to draw; a new figure if None.
+    """
+    copies, stages, parts, ranks = (
+        shown(axes.get(name, 1)) for name in ("data", "pipeline", "context", "tensor")
+    )
+    across, down = len(ranks) + APART, len(parts) + APART
+    left = 4.0 if "context" in axes else 2.4  # for the names of copies, and of parts
+    width, height = left + across * len(stages), 1.2 + down * len(copies)
+    split = {rank for group in split_groups(axes, node_size or 1 << 62) for rank in group}
+    width = max(width, NARROWEST / SIDE)
+    with style.axes(ax, SIDE * width, SIDE * (height + 1.6) + 0.4) as ax:
+        for row, copy in enumerate(copies):
+            y = -down * row
+            words = "..." if copy is None else f"copy {copy}"
+            ax.text(0, y - (len(parts) - 1) / 2, words, va="center", weight="bold")
+            for column, stage in enumerate(stages):
+                x = left + across * column
+                if row == 0 and "pipeline" in axes:
+                    words = "..." if stage is None else f"stage {stage}"
+                    ax.text(x + (len(ranks) - 1) / 2, 1.05, words, ha="center", weight="bold")
+                for line, part in enumerate(parts):
+                    if "context" in axes and column == 0:
+                        words = "" if part is None else f"part {part}"
+                        ax.text(x - 0.65, y - line, words, ha="right", va="center", size=7)
+                    numbers = None
+                    if None not in (copy, stage, part):
+                        numbers = ranks_of(axes, data=copy, pipeline=stage, context=part)
+                    for place, t in enumerate(ranks):
+                        number = None if numbers is None or t is None else numbers[t]
+                        if number is None:
+                            ax.text(x + place, y - line, "...", ha="center", color=style.GREY)
+                            continue
+                        node = 0 if node_size is None else number // node_size
+                        _square(ax, x + place, y - line, str(number), style.colour(node))
+                    if len(ranks) > 1 and numbers is not None:
+                        look = (style.RED, "--") if numbers[0] in split else (style.GREY, "-")
+                        low = y - line - 0.5
+                        _frame(ax, x - 0.5, low, len(ranks), 1.0, look[0], linestyle=look[1])
+        notes = ["frame: the ranks of a tensor group, which cut each layer"] * (len(ranks) > 1)
+        notes += ["dashed: on several nodes"] * bool(split)
+        notes += [f"colour: the node, of {node_size} ranks"] * (node_size is not None)
+        floor = -down * len(copies) + 1.0
+        ax.text(0, floor, "\n".join(notes), size=8, color=style.GREY, va="top")
+        ax.set(xlim=(-0.2, width), ylim=(floor - 0.5 * len(notes) - 0.1, 1.7), aspect="equal")
+        ax.set(title=title_of(axes))
+        ax.set_axis_off()
+    return ax.figure
+
+
+def shown(size: int) -> list[int | None]:
+    """The numbers of an axis that are drawn; None stands for those left out."""
+    if size <= SHOWN:
+        return list(range(size))
+    return [*range(SHOWN - 2), None, size - 1]
+
+
 # Shapes ----------------------------------------------------------------------------------------
 
 
-def _square(ax: Axes, x: float, y: float, text: str, role: str, width: float = 0.76) -> None:
+def _square(ax: Axes, x: float, y: float, text: str, colour: str, width: float = 0.76) -> None:
     box = FancyBboxPatch(
         (x - width / 2 + 0.05, y - 0.33), width - 0.1, 0.66, boxstyle="round,pad=0.05",
-        facecolor=COLOURS[role], edgecolor="white", zorder=2,
+        facecolor=colour, edgecolor="white", zorder=2,
     )  # fmt: skip
     ax.add_patch(box)
     look = {"size": 8 if len(text) < 4 or width > 1 else 6, "color": "white", "weight": "bold"}

@@ -22,7 +22,7 @@ keras_context.py    parts of sequences (sequences.py), by keras_context_rules.py
 keras_layers.py     the layers of a rank; reductions.py: what they send
 keras_replica.py    the Replica of a part; keras_costs.py: what its layers cost
 keras_stages.py     stages of a pipeline; keras_stage.py: one, keras_passes.py: its passes as graphs
-keras_sharded.py    a model by groups of layers, whose weights are divided
+keras_sharded.py    a model by groups of layers, whose weights are divided; keras_head.py: its loss
 keras_checks.py     what is refused
 """
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tutorial_dl.replica.collective_layers import CollectiveLayer
-from tutorial_dl.replica.keras_losses import why_masked
-from tutorial_dl.replica.keras_own_step import has_own_step
-from tutorial_dl.replica.keras_steps import keras
-from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.replica.keras.collective_layers import CollectiveLayer
+from tutorial_dl.replica.keras.graphs import keras
+from tutorial_dl.replica.keras.losses import why_masked
+from tutorial_dl.replica.keras.own_step import has_own_step
+from tutorial_dl.replica.keras.replica import KerasReplica
 
 
 def refusing(way: str) -> Callable[[str, str], NoReturn]:
@@ -81,7 +81,7 @@ def check_stages(replica: KerasReplica, what: str, in_pieces: bool) -> None:
             refuse(name, "it has a regulariser of its outputs; use weight decay")
     if model.losses:
         refuse(f"model '{model.name}'", "it has regularisers or add_loss; use weight decay")
-    if replica.constrained:
+    if replica.traits.constrained:
         refuse(f"model '{model.name}'", "its weights have constraints")
     if not in_pieces:
         return
@@ -94,7 +94,7 @@ def check_stages(replica: KerasReplica, what: str, in_pieces: bool) -> None:
 
 def check_sharded(inner: KerasReplica, stage: int) -> None:
     """Raise ValueError for losses, metrics and layers that need the whole model, or all ranks."""
-    if type(inner) is not KerasReplica:
+    if inner.traits.library != "keras" or inner.holding is not None:
         raise ValueError(
             f"shard {stage} takes Keras models, such as gpt and mlp, and this is a "
             f"{type(inner).__name__}: use shard 1; of numpy layers, model_parallel.ZeRO is the "
@@ -106,7 +106,7 @@ def check_sharded(inner: KerasReplica, stage: int) -> None:
             f"shard {stage} can't compute layers that need all ranks, such as synchronised batch "
             "normalisation: use shard 1"
         )
-    if inner.changes_parameters:
+    if inner.traits.changes_parameters:
         raise ValueError(
             f"shard {stage} can't compute SpectralNormalization, which changes whole weights: use "
             "shard 1"
@@ -117,7 +117,7 @@ def check_sharded(inner: KerasReplica, stage: int) -> None:
             f"shard {stage} can't compute {name}: it has its own {own[0]}, which may need the "
             "whole model; use shard 1"
         )
-    if inner.has_numbers_of_its_own:
+    if inner.metrics.beyond_compile_of_keras:
         raise ValueError(
             f"shard {stage} can't compute {name}: it has losses or metrics of your own, which are "
             "tried out on the whole model; use Keras's own, or shard 1"

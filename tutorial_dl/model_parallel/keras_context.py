@@ -21,7 +21,7 @@ from tutorial_dl.model_parallel.keras_graph import Call, Graph, filled
 from tutorial_dl.model_parallel.keras_layers import Heads, PartOfDropout, RingHeads, TakePart
 from tutorial_dl.model_parallel.keras_tensor import compiled_as
 from tutorial_dl.model_parallel.sequences import Sequences
-from tutorial_dl.replica.keras_steps import keras
+from tutorial_dl.replica.keras.graphs import keras
 
 # With those of models whose layers are cut, too
 ATTENTIONS = (keras.layers.MultiHeadAttention, Heads)

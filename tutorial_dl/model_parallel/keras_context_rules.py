@@ -13,7 +13,7 @@ import numpy as np
 from tutorial_dl.model_parallel.keras_graph import Call
 from tutorial_dl.model_parallel.keras_layers import PartOfDropout
 from tutorial_dl.model_parallel.keras_rules import FUNCTIONS, OPERATIONS
-from tutorial_dl.replica.keras_steps import keras
+from tutorial_dl.replica.keras.graphs import keras
 
 ACTIVATIONS = FUNCTIONS | {"softmax", "log_softmax"}  # the latter along the last axis
 MERGING = ("Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate")

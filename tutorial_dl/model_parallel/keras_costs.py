@@ -14,8 +14,8 @@ from tutorial_dl.model_parallel.keras_stage import is_float
 from tutorial_dl.model_parallel.keras_stages import KerasParts
 from tutorial_dl.model_parallel.keras_tensor import Cut
 from tutorial_dl.replica.base import Batch
-from tutorial_dl.replica.keras_steps import keras
-from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.replica.keras.graphs import keras
+from tutorial_dl.replica.keras.replica import KerasReplica
 from tutorial_dl.simulate.cuts import LayerCost
 
 

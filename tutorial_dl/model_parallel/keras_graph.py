@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tutorial_dl.replica.keras_steps import keras, tf
+from tutorial_dl.replica.keras.graphs import keras, tf
 
 
 class Call(NamedTuple):

@@ -1,7 +1,7 @@
 """The Keras layers of a rank's part of a model: where ranks meet, and what computes a part.
 
 What they compute, and why: tensor.py and context.py. Where ranks meet are ops of TensorFlow's graph
-that call the Team (replica/tensorflow_graph.py), one after the other in the order of the program,
+that call the Team (replica/keras/collectives.py), one after the other in the order of the program,
 forward and backward, so that all ranks do the same.
 """
 
@@ -16,8 +16,8 @@ from numba_kernels.spans import SUMS, span, standing_in
 from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel.context import RingAttention, Saved
 from tutorial_dl.model_parallel.reductions import Reductions
-from tutorial_dl.replica.keras_steps import keras, tf
-from tutorial_dl.replica.tensorflow_graph import in_order
+from tutorial_dl.replica.keras.collectives import in_order
+from tutorial_dl.replica.keras.graphs import keras, tf
 
 
 @contextmanager

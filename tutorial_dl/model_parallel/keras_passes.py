@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tutorial_dl.replica.keras_steps import tf
+from tutorial_dl.replica.keras.graphs import tf
 
 # Operations with a state that they only read, so it does no harm if they run twice.
 READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}

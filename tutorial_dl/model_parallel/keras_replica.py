@@ -18,6 +18,7 @@ what data parallelism computes (strategies/synchronous.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,13 @@ import numpy as np
 
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.keras_context import Divided
-from tutorial_dl.model_parallel.keras_stage import alias
 from tutorial_dl.model_parallel.keras_tensor import Cut
 from tutorial_dl.model_parallel.sequences import Sequences
-from tutorial_dl.replica.base import Batch, Brought, TrainedBy
-from tutorial_dl.replica.keras_metrics import NEAR, is_empty, unchanged
-from tutorial_dl.replica.keras_steps import keras, tf
-from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.replica.base import Batch, CompiledOptimizer, TrainedBy
+from tutorial_dl.replica.keras.graphs import keras, tf
+from tutorial_dl.replica.keras.metrics import NEAR, is_empty, unchanged
+from tutorial_dl.replica.keras.replica import KerasReplica
+from tutorial_dl.replica.keras.weights import alias
 
 
 class KerasPartReplica(KerasReplica):
@@ -56,8 +57,7 @@ class KerasPartReplica(KerasReplica):
     """
 
     sequences: Sequences | None = None  # None: this rank has whole sequences
-    refuses_xla = "its ranks communicate while they compute a gradient"
-    _calls_python = True  # in graphs, to do so
+    calls_python = True  # in graphs, to communicate
 
     def __init__(
         self,
@@ -89,18 +89,23 @@ class KerasPartReplica(KerasReplica):
         super().__init__(local)
         # In the order of the whole model, so that checkpoints do not depend on the cut; generators
         # of layers that are replaced come in another one
-        self._state, self._seeds = whole._state, whole._seeds
+        self.state_variables, self.seed_variables = whole.state_variables, whole.seed_variables
         mine, self.partial, self.reductions = [], [], None
         if cut is not None:
             mine = cut.parts(self.segments, whole.segments)
             # Segments whose gradients are terms of a sum over the tensor axis
             self.partial, self.reductions = cut.partial(self.segments), cut.sums.reductions
-        self.keeps_apart = not self.partial  # else the sums must reach all of the gradient
+        # Sums must reach all of the gradient
+        self.traits = replace(self.traits, keeps_apart=not self.partial)
         self.holding = grid.holding(whole.segments, weights.size, mine)
         self.holding.take(lambda first, last: weights[first:last], self.parameters)
-        own = {id(v) for v in self._variables}
+        own = {id(v) for v in self.variables}
         self._others = [v for v in whole.model.trainable_weights if id(v) not in own]
+        self.graphs.checked = self._check_variables
         self._forget()
+
+    def _why_no_xla(self) -> str:
+        return "its ranks communicate while they compute a gradient"
 
     def _from_first(self, team: Any, *names: str) -> None:
         """Take these vectors of the whole model from the first rank of a team."""
@@ -118,16 +123,14 @@ class KerasPartReplica(KerasReplica):
             alias(variable, nothing[start : start + size].reshape(variable.shape))
         self.whole.parameters = self.whole.gradient = np.zeros(0, self.dtype)
 
-    def _function(self, step: Any, batch: Batch) -> tuple:
-        found = super()._function(step, batch)
+    def _check_variables(self, graph: Any) -> None:
         others = {id(v.value): v.path for v in self._others}
-        for one in found[0].variables:
+        for one in graph.variables:
             if id(one) in others:
                 raise ValueError(
                     f"weights '{others[id(one)]}' of a layer that is cut are used by another one: "
                     "use the rule 'replicate' for the first"
                 )
-        return found
 
     def compute_gradient(self, batch: Batch, *apart: Any, **options: Any) -> tuple[float, int]:
         found = super().compute_gradient(batch, *apart, **options)
@@ -138,9 +141,9 @@ class KerasPartReplica(KerasReplica):
     def use_team(self, team: Any) -> None:
         super().use_team(self.grid.data)
 
-    def _arrays(self, batch: Batch) -> Batch:
+    def arrays(self, batch: Batch) -> Batch:
         """Whole inputs, and this rank's part of targets and of weights of positions."""
-        x, y, w = super()._arrays(batch)
+        x, y, w = super().arrays(batch)
         if self.sequences is None:
             return x, y, w
         length = self.sequences.positions.length
@@ -156,19 +159,19 @@ class KerasPartReplica(KerasReplica):
 
     def part(self, batch: Batch) -> Batch:
         """Whole inputs, of which the model takes its part, and this rank's part of targets."""
-        return self._arrays(batch)[:2]
+        return self.arrays(batch)[:2]
 
     def check_part(self, batch: Batch) -> None:
         """Raise ValueError if loss or metrics are none of positions, or targets have none."""
         if self.sequences is None:
             return
-        if not self._metrics.compiled_of_keras:
+        if not self.metrics.compiled_of_keras:
             raise ValueError(
                 f"model '{self.whole.model.name}': context parallelism takes metrics of Keras's "
                 "own, whose sums over positions are known; call model.evaluate after training"
             )
-        self._arrays(batch)  # refuses targets without positions
-        self._check_loss(super()._arrays(batch)[1])
+        self.arrays(batch)  # refuses targets without positions
+        self._check_loss(super().arrays(batch)[1])
 
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
         self.check_part(batch)
@@ -207,16 +210,12 @@ class KerasPartReplica(KerasReplica):
         found = super().measure(batches)
         return found if self.sequences is None else self.sequences.summed(found)
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        sums = self.measure(batches)
-        return {**self.metrics_of(sums), "samples": int(sums["samples"])}
-
     def predict(self, x: Any) -> Any:
         """The outputs at all positions, on all ranks that share the sequences. Collective."""
         found = super().predict(x)
         return found if self.sequences is None else self.sequences.gather(found)
 
-    def own_optimizer(self, given: Any = None) -> Brought | None:
+    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         return self.whole.own_optimizer(given)
 
     def save(

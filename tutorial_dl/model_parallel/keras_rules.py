@@ -15,7 +15,7 @@ import numpy as np
 
 from tutorial_dl.model_parallel.keras_graph import Call, Graph
 from tutorial_dl.model_parallel.tensor import KINDS
-from tutorial_dl.replica.keras_steps import keras
+from tutorial_dl.replica.keras.graphs import keras
 
 CONVOLUTIONS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
 ABLE: dict[type, tuple[str, ...]] = {

@@ -28,7 +28,7 @@ from tutorial_dl.model_parallel.keras_context_rules import is_dropout, positions
 from tutorial_dl.model_parallel.keras_graph import Call
 from tutorial_dl.model_parallel.keras_rules import CONVOLUTIONS
 from tutorial_dl.model_parallel.keras_stage import is_float
-from tutorial_dl.replica.keras_steps import keras
+from tutorial_dl.replica.keras.graphs import keras
 
 
 class SequencePlan:

@@ -37,13 +37,20 @@ from tutorial_dl import replica as replicas
 from tutorial_dl.data.dataset import Data, each_array, share
 from tutorial_dl.data.elements import samples_of
 from tutorial_dl.model_parallel.keras_checks import check_sharded
+from tutorial_dl.model_parallel.keras_head import KerasHead
 from tutorial_dl.model_parallel.keras_stages import KerasParts
 from tutorial_dl.model_parallel.shards import Shards, check_divisible
 from tutorial_dl.model_parallel.stages import Parts
-from tutorial_dl.replica.accumulating import check_times
-from tutorial_dl.replica.base import Batch, Brought, LossNotFinite, Replica, Segment
-from tutorial_dl.replica.keras_steps import keras
+from tutorial_dl.replica.base import (
+    Batch,
+    CompiledOptimizer,
+    LossNotFinite,
+    Replica,
+    Segment,
+    Traits,
+)
 from tutorial_dl.replica.layers import At
+from tutorial_dl.replica.proxy import check_times
 
 GROUPS = 16  # a group has at most 1/16 of the weights, or one layer
 
@@ -74,15 +81,20 @@ class ShardedReplica(Replica):
         self.team, self.inner = team, replicas.of(model)
         check_sharded(self.inner, stage)
         self.parts = KerasParts(self.inner, f"shard {stage}")
-        given = [id(t) for t in self.parts.graph.crossing(len(self.parts.names))]
-        # Where the model's outputs are among what its last layers give
-        self._places = [given.index(id(t)) for t in self.parts.graph.outputs]
+        self.head = KerasHead(self.parts)
         self.model, self.dtype = self.inner.model, self.inner.dtype
-        self.saved_as, self.saves_optimizer = self.inner.saved_as, self.inner.saves_optimizer
-        self.counts_training = self.inner.counts_training
-        self.measures_together = stage == 3
+        given = self.inner.traits
+        self.traits = Traits(
+            library=given.library,
+            saved_as=given.saved_as,
+            saves_optimizer=given.saves_optimizer,
+            measures_together=stage == 3,
+            refuses_xla="its ranks communicate while they compute a gradient",
+            counts_training=given.counts_training,
+            checks_gradient=True,
+            tries_out=True,
+        )
         self.times = 1  # micro-batches per batch
-        self.refuses_xla = "its ranks communicate while they compute a gradient"
         places = groups(self.parts)
         self.stages = [self.parts.stage(*bounds) for bounds in pairwise(places)]
         for one in self.stages:
@@ -151,7 +163,7 @@ class ShardedReplica(Replica):
                 that would spread it.
         """
         self.shards.reset()
-        samples = samples_of(batch)
+        samples = self.head.samples(batch)
         total = int(self.team.allreduce(np.array([samples], np.float64))[0])
         if total == 0:
             self.gradient[:] = 0
@@ -169,42 +181,17 @@ class ShardedReplica(Replica):
 
         `total`: the samples of the whole batch, of all ranks.
         """
-        samples = samples_of(batch)
+        samples = self.head.samples(batch)
         y, saved = self._forward(batch if samples else None, training=True)
         loss, gy = 0.0, None
         if samples:
-            loss, gy = self._loss(y, batch)
+            loss, gy = self.head.loss(y, batch)
             if not isfinite(loss):
                 raise LossNotFinite(f"the loss is {loss}")
             gy = [g * self.dtype.type(samples / total) for g in gy]
         del y
         self._backward(saved, gy, first)
         return loss * samples
-
-    def _given(self, x: Any) -> list[np.ndarray]:
-        """The arrays in the order of the model's inputs, a column where it has one feature."""
-        found = []
-        for array, given in zip(keras.tree.flatten(x), self.model.inputs, strict=True):
-            array = np.asarray(array)
-            if array.ndim == len(given.shape) - 1 and given.shape[-1] == 1:
-                array = array[..., None]
-            found.append(array)
-        return found
-
-    def _in_order(self, y: list) -> list:
-        """The model's outputs, among what the last layers give."""
-        return [y[i] for i in self._places]
-
-    def _structured(self, y: list) -> Any:
-        return self.inner.structured([np.asarray(a) for a in self._in_order(y)])
-
-    def _loss(self, y: list, batch: Batch) -> tuple[float, list[np.ndarray]]:
-        """Mean loss, and its gradient by what the last layers give."""
-        loss, gradients = self.inner.loss_of_outputs(self._in_order(y), batch)
-        found = [np.zeros_like(a) for a in y]
-        for i, gradient in zip(self._places, gradients, strict=True):
-            found[i] = found[i] + gradient
-        return loss, [g for g in found if g.dtype.kind == "f"]
 
     def accumulate(self, times: int) -> None:
         """From now on, compute this rank's share of a batch in so many micro-batches.
@@ -217,7 +204,8 @@ class ShardedReplica(Replica):
     def _forward(self, batch: Batch | None, training: bool = False) -> tuple[list, list]:
         """The outputs, and what backward passes need; without a batch, only take part."""
         saved = []
-        x, at = None if batch is None else self._given(batch[0]), At(training=training)
+        x = None if batch is None else self.head.inputs(batch)
+        at = At() if batch is None else self.head.at(training)
         for part, _ in self.shards.ahead(self.shards.parts, keeps_last=training):
             if x is not None:
                 with span("forward"):
@@ -261,32 +249,27 @@ class ShardedReplica(Replica):
                 yield batch, y
 
     def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
-        found = self._together(batches)
-        return self.inner.measure_outputs((batch, self._in_order(y)) for batch, y in found)
+        return self.head.measure(self._together(batches))
 
     def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
-        return self.inner.metrics_of(sums)
-
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        sums = self.measure(batches)
-        return self.metrics_of(sums) | {"samples": int(sums["samples"])}
+        return self.head.metrics_of(sums)
 
     def predict(self, x: Any) -> Any:
         """The model's outputs. In stage 3 collective: all ranks call it equally often."""
-        return self._structured(self._forward((x, ()))[0])
+        return self.head.outputs(self._forward((x, ()))[0])
 
     def predictions(self, inputs: Iterable[Any], one: Any) -> list[Any]:
-        parts = [self._structured(y) for _, y in self._together((x, ()) for x in inputs)]
+        parts = [self.head.outputs(y) for _, y in self._together((x, ()) for x in inputs)]
         # Collective, so that a rank without samples knows what outputs look like
         like = self.predict(one)
         return parts or [each_array(lambda a: a[:0], like)]
 
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
-        self.inner.check_batch(batch, shared)
+        self.head.try_out(batch, shared)
 
     # What is the model's own
 
-    def own_optimizer(self, given: Any = None) -> Brought | None:
+    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         return self.inner.own_optimizer(given)
 
     state = property(

@@ -17,15 +17,10 @@ import numpy as np
 
 from tutorial_dl.model_parallel.keras_passes import Passes, called, passes_of
 from tutorial_dl.model_parallel.stages import Stage, Values
-from tutorial_dl.replica.collective_layers import cause
-from tutorial_dl.replica.keras_steps import tf
-from tutorial_dl.replica.keras_variables import as_graph, check_address
+from tutorial_dl.replica.keras.collective_layers import cause
+from tutorial_dl.replica.keras.graphs import as_graph, tf
+from tutorial_dl.replica.keras.weights import alias, check_address
 from tutorial_dl.replica.layers import At
-
-
-def alias(variable: Any, view: np.ndarray) -> None:
-    """Let a variable use this memory; see replica/keras_variables.py."""
-    variable.assign(tf.experimental.dlpack.from_dlpack(view.__dlpack__()))
 
 
 def is_float(dtype: str) -> bool:

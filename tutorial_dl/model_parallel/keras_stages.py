@@ -18,11 +18,12 @@ import numpy as np
 
 from tutorial_dl.model_parallel.keras_checks import accuracy, check_stages
 from tutorial_dl.model_parallel.keras_graph import Graph
-from tutorial_dl.model_parallel.keras_stage import KerasStage, alias
+from tutorial_dl.model_parallel.keras_stage import KerasStage
 from tutorial_dl.model_parallel.stages import Boundary, Parts
-from tutorial_dl.replica.base import Batch, Brought, Segment, written
-from tutorial_dl.replica.keras_saving import trained_by
-from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.replica.base import Batch, CompiledOptimizer, Segment, written
+from tutorial_dl.replica.keras.replica import KerasReplica
+from tutorial_dl.replica.keras.saving import trained_by
+from tutorial_dl.replica.keras.weights import alias
 from tutorial_dl.tensorflow_chatter import quiet
 
 
@@ -101,7 +102,7 @@ class KerasParts(Parts):
     def costs(self, x):
         return self.graph.seconds(x)
 
-    def own_optimizer(self, given: Any = None) -> Brought | None:
+    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         return self.replica.own_optimizer(given)
 
     def try_out(self, batch: Batch) -> None:

@@ -38,7 +38,7 @@ from tutorial_dl.model_parallel.keras_sequence import SequencePlan, is_dropout, 
 from tutorial_dl.model_parallel.keras_stage import is_float
 from tutorial_dl.replica.base import Segment
 from tutorial_dl.replica.holding import ALL, Part
-from tutorial_dl.replica.keras_steps import keras
+from tutorial_dl.replica.keras.graphs import keras
 
 # Initializers of the slices, whose weights are then copied; a user's own could not be made again
 FRESH = {"kernel_initializer": "zeros", "bias_initializer": "zeros"}

@@ -30,14 +30,13 @@ from tutorial_dl.model_parallel.pipeline import Pipeline
 from tutorial_dl.model_parallel.schedules import Schedule, named
 from tutorial_dl.model_parallel.sequences import Sequences
 from tutorial_dl.model_parallel.stages import LayeredParts, Parts, cut_at
-from tutorial_dl.replica.base import Batch, Brought, Replica, Segment, plain
+from tutorial_dl.replica.base import Batch, CompiledOptimizer, Replica, Segment, Traits, plain
 from tutorial_dl.replica.holding import Part
 from tutorial_dl.replica.layered import LayeredReplica
 from tutorial_dl.replica.layers import At
 from tutorial_dl.simulate.cuts import balanced
 
 SHORT = 60  # characters of layers' names that an error shows
-KERAS = ("KerasReplica", "KerasPartReplica")  # that can be cut
 
 
 class PipelinedReplica(Replica):
@@ -65,7 +64,6 @@ class PipelinedReplica(Replica):
         sequences: This rank's part of sequences, if they are divided; it counts the bytes of rings.
     """
 
-    counts_training = False
     sequences: Sequences | None = None
 
     def __init__(
@@ -126,7 +124,13 @@ class PipelinedReplica(Replica):
             self.holding = grid.holding(replica.holding.whole, replica.holding.size, held)
             self.reductions, partial = replica.reductions, {one.name for one in replica.partial}
             self.partial = [one for one in self.segments if one.name in partial]
-        self.saved_as, self.saves_optimizer = replica.saved_as, replica.saves_optimizer
+        given = replica.traits
+        self.traits = Traits(
+            library=given.library,
+            saved_as=given.saved_as,
+            saves_optimizer=given.saves_optimizer,
+            tries_out=True,
+        )
         self._hold(parameters, gradient)
         self.parts.forget(mine)
         names = [self.parts.names[first:last] for first, last in bounds]
@@ -190,10 +194,6 @@ class PipelinedReplica(Replica):
         found = {"samples": samples, **dict(zip(self.parts.metrics, numbers.tolist(), strict=True))}
         return found if self.sequences is None else self.sequences.summed(found)
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        sums = self.measure(batches)
-        return self.metrics_of(sums) | {"samples": sums["samples"]}
-
     def predict(self, x: Any) -> np.ndarray:
         """The model's outputs, at all positions, on every rank that computes them. Collective."""
         found = self.pipeline.predict(x)
@@ -211,7 +211,7 @@ class PipelinedReplica(Replica):
         if self.grid.pipe.size > 1:
             self.grid.pipe.broadcast(numbers, self.grid.pipe.size - 1)
 
-    def own_optimizer(self, given: Any = None) -> Brought | None:
+    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         return self.parts.own_optimizer(given)
 
     def save(self, path: Path | str, *trained: Any, parameters: np.ndarray) -> None:
@@ -257,7 +257,7 @@ def parts_of(replica: Replica) -> Parts:
     """The layers of a replica that can be cut; ValueError if it can't be."""
     if isinstance(replica, LayeredReplica):
         return LayeredParts(replica)
-    if type(replica).__name__ in KERAS:  # not importing TensorFlow
+    if replica.traits.library == "keras":
         from tutorial_dl.model_parallel.keras_stages import KerasParts
 
         return KerasParts(replica)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tutorial_dl.replica.base import Batch, Brought, Segment, save_arrays
+from tutorial_dl.replica.base import Batch, CompiledOptimizer, Segment, save_arrays
 from tutorial_dl.replica.layered import LayeredReplica, loss_of
 from tutorial_dl.replica.layers import At, Chain, Layer
 
@@ -81,7 +81,7 @@ class Parts:
         """What goes over each boundary of a cut before layers `places`; `x` are some samples."""
         raise NotImplementedError
 
-    def own_optimizer(self, given: Any = None) -> Brought | None:
+    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         """As `Replica.own_optimizer`."""
         return None
 

@@ -26,6 +26,7 @@ KERAS_GANS = ("digits-gan", "digits-conv-gan", "shower-gan")
 GANS = ("one-dimensional-gan", *KERAS_GANS)
 NETWORKS = ["mlp", "cnn", "lstm", "gpt"]
 KERAS = (*NETWORKS, *KERAS_GANS)
+SPARSE = 10_000  # from so many labels on, most of them must occur
 NAMES = ("curve", "softmax", "dense", "transformer", *NETWORKS, *GANS)
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
@@ -157,7 +158,7 @@ def softmax(dataset: Dataset, seed: int = 0) -> replica.Replica:
     if dataset.classes is None:
         raise ValueError(f"model 'softmax' needs classes: dataset '{dataset.name}' has none")
     inputs = prod(sample_shape("softmax", dataset))
-    return replica.SoftmaxReplica(inputs, dataset.classes, seed=seed)
+    return replica.SoftmaxReplica(inputs, classes_of(dataset), seed=seed)
 
 
 def dense(dataset: Dataset, seed: int = 0) -> replica.Replica:
@@ -175,6 +176,22 @@ def transformer(dataset: Dataset, seed: int = 0) -> replica.Replica:
     return replica.TransformerReplica(tokens, positions, seed=seed)
 
 
+def classes_of(dataset: Dataset) -> int | None:
+    """The number of classes, for an output of each; ValueError if few of them occur."""
+    found = dataset.classes
+    if found and found > SPARSE:
+        parts = [one for one in (dataset.train, dataset.validation) if one is not None]
+        labels = np.unique(
+            np.concatenate([np.unique(one.targets[:]) for one in parts if one is not None])
+        )
+        if found > 10 * len(labels):
+            raise ValueError(
+                f"dataset '{dataset.name}' has {len(labels)} different labels, up to {found - 1}: "
+                "number them from 0 (np.unique(labels, return_inverse=True))"
+            )
+    return found
+
+
 def text_shape(model: str, dataset: Dataset) -> tuple[int, int]:
     """(Tokens, positions) of data whose samples are tokens and those that follow them."""
     shape, targets = sample_shape(model, dataset), dataset.train.targets
@@ -184,7 +201,7 @@ def text_shape(model: str, dataset: Dataset) -> tuple[int, int]:
             f"model '{model}' predicts the next token at each position: dataset '{dataset.name}' "
             f"has samples of shape {shape}; use data 'text', or tokens (n, t) and targets (n, t)"
         )
-    return dataset.classes, shape[0]
+    return classes_of(dataset), shape[0]
 
 
 def sample_shape(model: str, dataset: Dataset) -> tuple[int, ...]:
@@ -207,7 +224,7 @@ def outputs(model: str, dataset: Dataset) -> int:
                 f"model '{model}' predicts one class per sample: dataset '{dataset.name}' has one "
                 "per position; use model 'gpt' or 'transformer'"
             )
-        return dataset.classes
+        return classes_of(dataset)
     if isinstance(targets, (tuple, dict)):
         raise ValueError(
             f"model '{model}' has one output: dataset '{dataset.name}' has {len(targets)}; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tutorial_dl.data import Dataset
 from tutorial_dl.models import sample_shape
+from tutorial_dl.models.keras_models import loaded_keras
 from tutorial_dl.replica.gan import Game, Rules
 
 NOISE = 32
@@ -12,8 +13,6 @@ RULES = Rules(smoothing=0.1, auxiliary={"class": 1.0}, rates=(2e-4, 4e-4), avera
 
 def _parts(name: str, dataset: Dataset):
     """keras, its layers, the samples' shape and the number of classes."""
-    from tutorial_dl.models.keras_models import _keras
-
     shape = sample_shape(name, dataset)
     if dataset.classes is None or len(shape) != 3 or shape[0] % 4 or shape[1] % 4:
         raise ValueError(
@@ -21,15 +20,13 @@ def _parts(name: str, dataset: Dataset):
             f"4, of a class asked for: dataset '{dataset.name}' has samples of shape {shape} in "
             f"{dataset.classes or 'no'} classes"
         )
-    keras = _keras()
+    keras = loaded_keras()
     return keras, keras.layers, shape, dataset.classes
 
 
 def seeded(model, seed: int):
     """The model with initial weights that depend on `seed` alone, layer by layer (Glorot)."""
-    from tutorial_dl.models.keras_models import _keras
-
-    keras = _keras()
+    keras = loaded_keras()
     for i, layer in enumerate(model.layers):
         if hasattr(layer, "kernel"):
             start = keras.initializers.GlorotUniform(seed=1000 * seed + i)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import keras
 
 
-def _keras():
+def loaded_keras():
+    """Keras, imported here: it takes seconds, and says much."""
     from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
 
     hide_tensorflow_chatter()
@@ -24,7 +25,7 @@ def _keras():
 
 
 def _compiled(name: str, layers: list, dataset: Dataset, seed: int) -> keras.Model:
-    keras = _keras()
+    keras = loaded_keras()
     layers = _with_output(name, layers, dataset, seed)
     shape = sample_shape(name, dataset)
     return _for(dataset, keras.Sequential([keras.Input(shape, name="inputs"), *layers], name=name))
@@ -32,7 +33,7 @@ def _compiled(name: str, layers: list, dataset: Dataset, seed: int) -> keras.Mod
 
 def _with_output(name: str, layers: list, dataset: Dataset, seed: int) -> list:
     """Add an output layer, and give every layer a seed of its own for its weights."""
-    keras = _keras()
+    keras = loaded_keras()
     activation = "softmax" if dataset.classes or one_hot(dataset) else None
     layers = [*layers, keras.layers.Dense(outputs(name, dataset), activation, name="output")]
     for i, layer in enumerate(layers):
@@ -58,7 +59,7 @@ def _for(dataset: Dataset, model: keras.Model) -> keras.Model:
 
 def mlp(dataset: Dataset, seed: int = 0) -> keras.Model:
     """Multi-layer perceptron: two hidden layers of 512 units."""
-    layers = _keras().layers
+    layers = loaded_keras().layers
     chain = [
         layers.Flatten(name="flatten"),
         layers.Dense(512, "relu", name="dense_1"),
@@ -80,7 +81,7 @@ def cnn(dataset: Dataset, seed: int = 0) -> keras.Model:
             f"model 'cnn' takes images (height, width, channels) of at least 2 x 2: dataset "
             f"'{dataset.name}' has samples of shape {shape}"
         )
-    layers = _keras().layers
+    layers = loaded_keras().layers
     chain = [
         layers.Conv2D(32, 3, padding="same", activation="relu", name="conv_1"),
         layers.Conv2D(64, 3, padding="same", activation="relu", name="conv_2"),
@@ -106,11 +107,11 @@ def lstm(dataset: Dataset, seed: int = 0) -> keras.Model:
             f"model 'lstm' takes sequences (steps, features), with equal steps for all inputs: "
             f"dataset '{dataset.name}' has samples of shape {shapes}"
         )
-    layers = _keras().layers
+    layers = loaded_keras().layers
     chain = [layers.Masking(name="masking"), layers.LSTM(20, name="lstm")]
     if not several:
         return _compiled("lstm", chain, dataset, seed)
-    keras = _keras()
+    keras = loaded_keras()
     if isinstance(shapes, dict):
         inputs = {key: keras.Input(shape, name=key) for key, shape in shapes.items()}
     else:
@@ -126,7 +127,7 @@ def gpt(
 ) -> keras.Model:
     """A small GPT, for tokens and those that follow them: the network of replica/transformer.py."""
     tokens, positions = text_shape("gpt", dataset)
-    keras = _keras()
+    keras = loaded_keras()
     layers, ops = keras.layers, keras.ops
 
     def start(number: int):

@@ -25,6 +25,7 @@ import numpy as np
 from tutorial_dl.data import Dataset
 from tutorial_dl.models import sample_shape
 from tutorial_dl.models.digits_gans import seeded
+from tutorial_dl.models.keras_models import loaded_keras
 from tutorial_dl.replica.gan import Game, Rules
 
 NOISE = 48  # numbers per shower
@@ -113,12 +114,6 @@ def shower_gan(dataset: Dataset, seed: int = 0) -> Game:
     return game
 
 
-def _keras():
-    from tutorial_dl.models.keras_models import _keras
-
-    return _keras()
-
-
 def _given(keras, size: int):
     """Inputs, and what the first dense layer gets: noise of the shower, and two functions of E."""
     noise, y = keras.Input((size,), name="noise"), keras.Input((), name="energy")
@@ -135,7 +130,7 @@ def _above(keras, x, threshold: float):
 
 
 def _generator(shape: tuple[int, ...], means: Means):
-    keras = _keras()
+    keras = loaded_keras()
     layers, ops = keras.layers, keras.ops
     depth, side, _ = shape
     voxels = depth * side * side
@@ -210,16 +205,19 @@ def _standardised(keras, image, y, x: np.ndarray, energies: np.ndarray, means: M
     return (features(keras, image, y, threshold) - mean) / spread.astype(np.float32)
 
 
-def _sums(keras, image, y, means: Means):
-    """The auxiliary output "sum": the energy in all voxels, and its mean at this energy."""
+def _judged(keras, image, y, score, seen, means: Means):
+    """The discriminator: its score, the energy it sees, and that in all voxels with its mean."""
     total = keras.ops.sum(image, axis=(1, 2, 3))
-    return keras.ops.stack([total, means.response * y], axis=-1)
+    energy = keras.layers.Dense(1, name="energy_output")(seen)
+    sums = keras.ops.stack([total, means.response * y], axis=-1)
+    outputs = {"score": score, "energy": energy, "sum": sums}
+    return keras.Model([image, y], outputs, name="discriminator")
 
 
 def _discriminator(x: np.ndarray, energies: np.ndarray, means: Means):
     from tutorial_dl.replica.keras_spectral import SpectralConv2D, SpectralDense
 
-    keras = _keras()
+    keras = loaded_keras()
     layers, ops = keras.layers, keras.ops
     image, y = keras.Input(x.shape[1:], name="voxels"), keras.Input((), name="energy")
     maps = ops.transpose(ops.log(1 + image / max(means.threshold, 1e-6)), (0, 2, 3, 1))
@@ -233,14 +231,12 @@ def _discriminator(x: np.ndarray, energies: np.ndarray, means: Means):
     for _ in range(2):
         known = layers.LeakyReLU(0.2)(layers.Dense(128)(known))
     score = layers.Dense(1, name="score")(ops.concatenate([seen, known], axis=-1))
-    energy = layers.Dense(1, name="energy_output")(seen)
-    outputs = {"score": score, "energy": energy, "sum": _sums(keras, image, y, means)}
-    return keras.Model([image, y], outputs, name="discriminator")
+    return _judged(keras, image, y, score, seen, means)
 
 
 def _generator_3d(shape: tuple[int, ...], means: Means):
     """Three-dimensional: grows from a quarter of the size; UpSampling3D and Conv3D."""
-    keras = _keras()
+    keras = loaded_keras()
     layers, ops = keras.layers, keras.ops
     noise, y, terms = _given(keras, 200)
     x = layers.Dense(128, "swish")(ops.concatenate([noise, terms], axis=-1))
@@ -259,7 +255,7 @@ def _generator_3d(shape: tuple[int, ...], means: Means):
 
 def _discriminator_3d(x: np.ndarray, energies: np.ndarray, means: Means):
     """Four three-dimensional convolutions, as in 3DGAN."""
-    keras = _keras()
+    keras = loaded_keras()
     layers, ops = keras.layers, keras.ops
     image, y = keras.Input(x.shape[1:], name="voxels"), keras.Input((), name="energy")
     maps = ops.expand_dims(ops.log(1 + image / max(means.threshold, 1e-6)), -1)
@@ -271,6 +267,4 @@ def _discriminator_3d(x: np.ndarray, energies: np.ndarray, means: Means):
         [_standardised(keras, image, y, x, energies, means), _terms(keras, y), seen], axis=-1
     )
     score = layers.Dense(1, name="score")(layers.LeakyReLU(0.2)(layers.Dense(64)(known)))
-    energy = layers.Dense(1, name="energy_output")(seen)
-    outputs = {"score": score, "energy": energy, "sum": _sums(keras, image, y, means)}
-    return keras.Model([image, y], outputs, name="discriminator")
+    return _judged(keras, image, y, score, seen, means)

@@ -2,5 +2,5 @@
 
 showers.py      of showers, as in the CaloChallenge; digits.py: of digits, by a classifier
 separation.py   of two histograms; frechet.py: of the moments of features
-telling_apart.py    by a classifier that tries to tell generated from simulated
+two_sample_classifier.py    by a classifier that tries to tell generated from simulated
 """

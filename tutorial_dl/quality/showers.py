@@ -17,7 +17,7 @@ import numpy as np
 
 from tutorial_dl.quality.frechet import extrapolated
 from tutorial_dl.quality.separation import separations
-from tutorial_dl.quality.telling_apart import auc
+from tutorial_dl.quality.two_sample_classifier import auc
 
 CONTAINED = 0.9  # the share of the energy in the layers whose mean profile is compared
 

@@ -9,26 +9,21 @@ base.py, contract.py     what a replica is, and must keep; vectors.py: base of c
 holding.py               what a rank holds of a model, and which ranks hold the same
 layers.py, layered.py    chains of numpy layers; transformer.py: a small GPT of them;
 sampling.py              text from it
-keras_tensorflow.py      Keras models; keras_variables.py, joining.py: their weights and gradients
-keras_steps.py           what TensorFlow computes; keras_own_step.py: a train_step of one's own
-keras_optimizers.py      the optimizer that a model was compiled with; keras_saving.py: in its file
-keras_xla.py             compiled by XLA, or as a graph; keras_draws.py: the same random numbers
-keras_losses.py          masked losses over ranks; keras_misfits.py: why a batch does not fit
-keras_metrics.py         metrics as sums over samples; keras_training_metrics.py: while training
-keras_outputs.py         loss and metrics from outputs, for layers that are computed elsewhere
-tensorflow_graph.py      collectives inside TensorFlow's graph; collective_layers.py: with them
+keras/                   Keras models; joining.py: their gradients in one vector
+proxy.py                 a Replica around another object; and in micro-batches
 gan.py                   two players; one_dimensional_gan.py in numpy, keras_gan.py,
                          keras_spectral.py: layers for discriminators
-accumulating.py          micro-batches
 consistency.py           what is equal on all ranks; random_state.py: what differs
 """
 
-import sys
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import lazy_loader
 
-from tutorial_dl.replica.base import REQUIRED, Around, Batch, Replica, Segment
+from tutorial_dl.replica.base import MEASURING, REQUIRED, Batch, Replica, Segment, Traits
+from tutorial_dl.replica.proxy import ReplicaProxy
 
 # Lazily: Numba takes a third of a second to import, TensorFlow several.
 __getattr__, __dir__, __all__ = lazy_loader.attach(
@@ -38,29 +33,32 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "curve": ["CurveReplica"],
         "dense": ["DenseReplica", "SoftmaxReplica"],
         "holding": ["Holding"],
-        "keras_tensorflow": ["KerasReplica"],
+        "keras.replica": ["KerasReplica"],
         "layered": ["LayeredReplica"],
         "transformer": ["TransformerReplica"],
     },
 )
-__all__ += ["Batch", "Replica", "Segment", "of"]
+__all__ += ["Batch", "Replica", "Segment", "Traits", "of"]
+
+
+# Who makes the Replica of a library's model, as "module:name"; by the top package of its class
+FACTORIES = {"keras": "tutorial_dl.replica.keras.replica:KerasReplica"}
 
 
 def of(model: Any) -> Replica:
     """Return the Replica of `model`: a compiled Keras model, a Replica, or an object like one.
 
-    An object of another class that has the attributes `base.REQUIRED` is wrapped in an `Around`.
+    An object of another class that has the attributes `base.REQUIRED` is wrapped in a ReplicaProxy.
     """
     if isinstance(model, Replica):
         return model
-    # If Keras is not imported, `model` can't be a Keras model; don't import it to check.
-    keras = sys.modules.get("keras")
-    if keras is not None and isinstance(model, keras.Model):
-        from tutorial_dl.replica.keras_tensorflow import KerasReplica
-
-        return KerasReplica(model)
-    if not isinstance(model, type) and all(hasattr(model, name) for name in REQUIRED):
-        return Around(model)
+    for kind in type(model).__mro__:
+        if (factory := FACTORIES.get(kind.__module__.partition(".")[0])) is not None:
+            module, _, name = factory.partition(":")
+            return getattr(import_module(module), name)(model)
+    has = partial(hasattr, model)
+    if not isinstance(model, type) and all(map(has, REQUIRED)) and any(map(has, MEASURING)):
+        return ReplicaProxy(model)
     raise TypeError(
         f"a {type(model).__module__}.{type(model).__name__} is not a model: expected a compiled "
         "keras.Model or a Replica (tutorial_dl.replica)"

@@ -5,14 +5,15 @@ one long vector. A Replica connects the two: it owns the model and presents it a
 and `gradient[n]`, where `segments` lists the part of the vectors that belongs to each layer.
 
 With `place`, a strategy moves the two vectors where it needs them, typically into memory that all
-ranks of a node share (`Team.empty`), so that reducing gradients needs no copy.
+ranks of a node share (`Team.empty`), so that reducing gradients needs no copy. What else differs
+between replicas stands in their `traits`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite, prod
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tutorial_dl.data.dataset import Batch, each_array
+from tutorial_dl.data.dataset import Batch
 
 if TYPE_CHECKING:
     from numba_kernels.optimizers import Optimizer
@@ -70,8 +71,8 @@ def plain(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-class Brought(NamedTuple):
-    """An optimizer that a model brings along; see `Replica.own_optimizer`."""
+class CompiledOptimizer(NamedTuple):
+    """The optimizer that a model was compiled with; see `Replica.own_optimizer`."""
 
     optimizer: Optimizer
     schedule: Callable[[int], float] | None  # the learning rate by the step, if it changes
@@ -90,15 +91,73 @@ class TrainedBy(NamedTuple):
     optimizer: Optimizer  # with the present learning rate
     slots: np.ndarray | None
     updates: int
-    schedule: Callable[[int], float] | None = None  # as in `Brought`
+    schedule: Callable[[int], float] | None = None  # as in `CompiledOptimizer`
     clip_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a replica is, and what it has beside the members of every Replica.
+
+    Attributes:
+        library: "keras" if its `model` is a Keras model; "" for a model in numpy.
+        saved_as: What file names of `save` may end in.
+        saves_optimizer: `save` takes a TrainedBy or None as its second argument.
+        uses_team: The loops call `use_team`.
+        constrained: Strategies call `constrain`.
+        fixed_batch: The number of samples that each batch must have.
+        changes_parameters: `compute_gradient` changes `parameters` (SpectralNormalization does), so
+            all ranks that share them must compute each batch together. (`check` does not fit it.)
+        measures_together: `measure` is collective: all ranks must be given every batch, also with
+            their share of it empty; and it has `predictions` (runtime/evaluation.py).
+        computes_in_float16: `loss_scale="auto"` means "dynamic".
+        refuses_xla: Why XLA can't compile it; "" if it may be tried.
+
+        compiles: There is a choice how it computes: it has `compilation` (keras/xla.py).
+        counts_training: It has `trained`, sums as of `measure` over the samples of
+            `compute_gradient` since {} was assigned; None: it counts none. Loops assign it at the
+            beginning of an epoch.
+        scales_loss: It has `loss_scale`, which its loss is multiplied by while it computes the
+            gradient, which is divided by it. strategies/loss_scale.py assigns it.
+        checks_gradient: It has `gradient_is_finite`, whether the gradient just computed is free of
+            NaN and infinity; else those who ask look at it themselves.
+        keeps_apart: `compute_gradient` has the option `apart=(first, last)`, a part of the gradient
+            that may stay elsewhere in memory. `own`, int64 (3, parts), has offsets in `gradient`,
+            sizes and addresses, for `Step.own`; the numbers there must be multiplied by
+            `own_factor`.
+        swaps: It has `swap()`, which exchanges the memory of both vectors, contents included, so
+            that a worker receives weights in the gradient's place.
+        tries_out: It has `try_out(batch, shared, by_team)`, which raises ValueError if training
+            would not be exact. The Trainer calls it on every rank, with the same samples. `shared`:
+            each batch is cut into parts that ranks compute (or a rank, one after the other), so the
+            loss must be a mean over samples. `by_team`: only the ranks of `use_team` share it.
+    """
+
+    library: str = ""
+    saved_as: tuple[str, ...] = (".npz",)
+    saves_optimizer: bool = False
+    uses_team: bool = False
+    constrained: bool = False
+    fixed_batch: int | None = None
+    changes_parameters: bool = False
+    measures_together: bool = False
+    computes_in_float16: bool = False
+    refuses_xla: str = "it is no Keras model"
+
+    compiles: bool = False
+    counts_training: bool = False
+    scales_loss: bool = False
+    checks_gradient: bool = False
+    keeps_apart: bool = False
+    swaps: bool = False
+    tries_out: bool = False
 
 
 class Replica:
     """One rank's copy of the model: the base class of all replicas.
 
     A subclass sets `parameters`, `gradient` and `segments`, and has `compute_gradient` and
-    `evaluate`; everything else has a default. `tutorial_dl.replica.check` tells whether a new
+    `measure`; everything else has a default. `tutorial_dl.replica.check` tells whether a new
     replica keeps the contract; `replica.of` accepts objects of other classes that have the
     required attributes (`REQUIRED`).
 
@@ -108,52 +167,19 @@ class Replica:
         state: Flat array, shape (k,), that is averaged over ranks but not optimised (moving
             statistics of batch normalisation); length 0 if there is none. It may be a read-only
             copy, so assign all of it to change it: `replica.state = average`.
+        random: Seeds and counters of the model's generators, int64 (2k,), or None. Loops read and
+            assign it when training begins (random_state.py), and checkpoints hold it.
+        holding: What this rank holds of the whole model, and with which ranks; None: all of it.
+        traits: What else there is to know of it.
     """
 
     parameters: np.ndarray
     gradient: np.ndarray
     segments: tuple[Segment, ...]
     state: np.ndarray = np.zeros(0, np.float32)
-    # Optional attributes.
-    model: Any = None  # the Keras model inside
-    saved_as: tuple[str, ...] = (".npz",)  # what file names of `save` may end in
-    saves_optimizer: bool = False  # whether `save` has a second argument, a TrainedBy or None
-    uses_team: bool = False  # whether the loops are to call `use_team`
-    # How the replica computes a "gradient" and an "evaluation": "graph", "xla" or "eager"; None if
-    # there is no choice. Where `compiles`, compilation.py may call `seconds_by` and `compile_by`
-    # (keras_xla.py).
-    compiled: dict[str, str] | None = None
-    compiles: bool = False
-    refuses_xla: str = "it is no Keras model"
-    # Seeds and counters of the model's generators, int64 (2k,). Loops read and assign it when
-    # training begins (random_state.py), and checkpoints hold it.
     random: np.ndarray | None = None
-    # Sums as of `measure`, over the samples of `compute_gradient` since {} was assigned; None: it
-    # counts none. Loops assign it at the beginning of an epoch; `metrics_of` makes metrics of it.
-    trained: dict[str, Any] | None = None
-    counts_training: bool = False  # whether it can count so; loops in step then assign {}
-    fixed_batch: int | None = None  # the number of samples that each batch must have
-    # Whether `compute_gradient` changes `parameters` (SpectralNormalization does): all ranks that
-    # share them must then compute each batch together. (`check` does not fit such a replica.)
-    changes_parameters: bool = False
-    constrained: bool = False  # whether `constrain` is to be called
-    # What this rank holds of the whole model, and with which ranks: a Holding; None: all of it
-    holding: Any = None
-    # Whether `measure` is collective, so that all ranks must be given every batch, also with their
-    # share of it empty
-    measures_together: bool = False
-    # What the loss is multiplied by while its gradient is computed, and `gradient` divided by; None
-    # if the replica can't do so. strategies/loss_scale.py assigns it.
-    loss_scale: float | None = None
-    # Whether `loss_scale="auto"` means "dynamic"; the Trainer asks once, when it is made.
-    computes_in_float16: bool = False
-    # Whether `compute_gradient` has the option `apart=(first, last)`, a part of the gradient that
-    # may stay elsewhere in memory; strategies.Synchronous then uses it. `own`, int64 (3, parts),
-    # has offsets in `gradient`, sizes and addresses; Synchronous hands them to Step.own after each
-    # gradient. The numbers there must be multiplied by the factor.
-    keeps_apart: bool = False
-    own: np.ndarray | None = None
-    own_factor: float = 1.0
+    holding: Any = None  # a Holding
+    traits: Traits = Traits()
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
         """Fill `gradient` with the gradient of the batch's mean loss; return (mean loss, samples).
@@ -162,36 +188,19 @@ class Replica:
         """
         raise NotImplementedError
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Metrics averaged over all samples of `batches`, with at least "loss" and "samples"."""
+    def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
+        """Numbers that sum over the samples of `batches`, by name: at least "loss" and "samples".
+
+        Ranks add up what each has measured on its share of the samples. Metrics are means over the
+        samples, unless the replica has `metrics_of(sums)`. Without samples, "samples" is enough.
+        """
         raise NotImplementedError
 
-    def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
-        """Numbers that sum over the samples of `batches`, by name, and "samples"; for `metrics_of`.
-
-        Ranks add up what each has measured on its share of the samples. By default, all that
-        `evaluate` returns are means over samples. Without samples, "samples" is enough.
-        """
-        found = self.evaluate(batches)
-        samples = found["samples"]
-        return found | {name: found[name] * samples for name in found if name != "samples"}
-
-    def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
-        """The metrics that `sums` amount to, those of `measure` added up over any ranks."""
-        samples = sums["samples"] or 1
-        return {name: float(sums[name] / samples) for name in sums if name != "samples"}
-
-    def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
-        """Before training, with a few samples: raise ValueError if it would not be exact.
-
-        The Trainer calls it on every rank, with the same samples.
-
-        Args:
-            batch: Samples to try the model on.
-            shared: Whether each batch is cut into parts that ranks compute (or a rank, one after
-                the other), so that the loss must be a mean over samples.
-            by_team: Whether only the ranks of `use_team` share a batch, all of them each.
-        """
+    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """Metrics averaged over all samples of `batches`, with at least "loss" and "samples"."""
+        sums = self.measure(batches)
+        found = self.metrics_of(sums) if hasattr(self, "metrics_of") else means(sums)
+        return {"loss": 0.0} | found | {"samples": int(sums["samples"])}
 
     def predict(self, x: Any) -> Any:
         """The model's outputs for inputs `x`, samples first.
@@ -200,23 +209,15 @@ class Replica:
         """
         raise NotImplementedError(f"{type(self).__name__} has no predict")
 
-    def predictions(self, inputs: Iterable[Any], one: Any) -> list[Any]:
-        """`predict` of each of `inputs`; of none, a list with outputs of length 0.
-
-        `one` has the inputs of one sample. Every rank calls it, each with any number of inputs.
-        """
-        parts = [self.predict(x) for x in inputs]
-        return parts or [each_array(lambda a: a[:0], self.predict(one))]
-
     def save(self, path: Path | str) -> None:
-        """Write the trained model to a file, whose name ends as `saved_as` says.
+        """Write the trained model to a file, whose name ends as `traits.saved_as` says.
 
         Here: one array per segment, by its name, as numpy.load reads them. A replica whose
         `holding` is a part of a model is also given `parameters`, those of the whole model.
         """
         save_arrays(self, path, self.segments, self.parameters)
 
-    def own_optimizer(self, given: Any = None) -> Brought | None:
+    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         """The optimizer that the model was compiled with, or `given`, one of the same library.
 
         None if there is none; ValueError if it can't be used.
@@ -236,15 +237,6 @@ class Replica:
         Strategies call it after each update, on workers and masters.
         """
 
-    @property
-    def gradient_is_finite(self) -> bool:
-        """Whether the gradient just computed is free of NaN and infinity.
-
-        Strategies and workers ask after every gradient, before they exchange it. A replica that
-        has already checked it sets an attribute instead (see KerasReplica).
-        """
-        return isfinite(np.dot(self.gradient, self.gradient))  # a quick pass that finds any NaN
-
     def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         """Move both vectors, values included, into the given memory and use it from now on.
 
@@ -257,99 +249,74 @@ class Replica:
         parameters[:], gradient[:] = self.parameters, self.gradient
         self._hold(parameters, gradient)
 
-    def swap(self) -> None:
-        """Exchange the memory of `parameters` and `gradient`, contents included, without a copy."""
-        self._hold(self.gradient, self.parameters)
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """A class with an `evaluate` of its own, and nothing else, measures what that returns."""
-        super().__init_subclass__(**options)
-        if "evaluate" in vars(cls) and "measure" not in vars(cls):
-            cls.measure, cls.metrics_of = Replica.measure, Replica.metrics_of
-
-    @property
-    def can_swap(self) -> bool:
-        """Whether a worker may call `swap` to receive weights in the gradient's place (Client).
-
-        A class that overrides `place` alone would inherit a `swap` that doesn't fit it.
-        """
-        return can_swap(type(self))
-
     def _hold(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         """Use this memory; a subclass that has views of the vectors makes them anew here."""
         self.parameters, self.gradient = parameters, gradient
 
 
-def can_swap(kind: type) -> bool:
-    """Whether a class has a `swap` at least as derived as its `place`."""
-    classes = kind.__mro__
-    swap, place = (
-        next((i for i, one in enumerate(classes) if name in vars(one)), len(classes))
-        for name in ("swap", "place")
-    )
-    return swap < len(classes) and swap <= place
+def measure(replica: Any, batches: Iterable[Batch]) -> dict[str, Any]:
+    """What `replica.measure` returns; or what its `evaluate` does, if it has only that."""
+    if not _only_evaluates(type(replica)):
+        return replica.measure(batches)
+    found = replica.evaluate(batches)
+    samples = found["samples"]
+    return found | {name: found[name] * samples for name in found if name != "samples"}
 
 
-REQUIRED = ("parameters", "gradient", "segments", "compute_gradient", "evaluate", "place")
+def metrics_of(replica: Any, sums: dict[str, Any]) -> dict[str, float]:
+    """The metrics that `sums` amount to, those of `measure` added up over any ranks."""
+    if hasattr(replica, "metrics_of") and not _only_evaluates(type(replica)):
+        return replica.metrics_of(sums)
+    return means(sums)
 
 
-class Around(Replica):
-    """A Replica around another object: what a subclass does not define is the inner object's.
+def means(sums: dict[str, Any]) -> dict[str, float]:
+    samples = sums["samples"] or 1
+    return {name: float(sums[name] / samples) for name in sums if name != "samples"}
 
-    Hooks that the object lacks have their defaults. `own` are further attributes of this object.
+
+def _only_evaluates(kind: type) -> bool:
+    """Whether a class has an `evaluate` of its own, which returns means, and no `measure`."""
+    own = next((one for one in kind.__mro__ if {"measure", "evaluate"} & vars(one).keys()), kind)
+    return "measure" not in vars(own)
+
+
+def try_out(replica: Replica, batch: Batch, shared: bool, by_team: bool = True) -> None:
+    """Before training, with a few samples: raise ValueError if it would not be exact."""
+    if replica.traits.tries_out:
+        replica.try_out(batch, shared, by_team)
+
+
+def compiled(replica: Replica) -> dict[str, str] | None:
+    """How it computes its "gradient" and its "evaluation"; None if there is no choice."""
+    return replica.compilation.chosen if replica.traits.compiles else None
+
+
+def trained_sums(replica: Replica) -> dict[str, Any] | None:
+    """Sums of metrics over the samples it trained on in this epoch; None if it counts none."""
+    return replica.trained if replica.traits.counts_training else None
+
+
+def gradient_is_finite(replica: Replica) -> bool:
+    """Whether the gradient just computed is free of NaN and infinity.
+
+    Strategies and workers ask after every gradient, before they exchange it.
     """
-
-    inner: Any = None
-
-    def __init__(self, inner: Any, **own: Any) -> None:
-        vars(self).update(own, inner=inner)
-
-    @property
-    def can_swap(self) -> bool:
-        replica = isinstance(self.inner, Replica)
-        return self.inner.can_swap if replica else can_swap(type(self.inner))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in vars(self) or hasattr(type(self), name):  # the latter for the properties below
-            super().__setattr__(name, value)
-        else:
-            setattr(self.inner, name, value)
+    if replica.traits.checks_gradient:
+        return replica.gradient_is_finite
+    return isfinite(np.dot(replica.gradient, replica.gradient))  # a quick pass that finds any NaN
 
 
-def _of_inner(name: str) -> property:
-    """The inner object's attribute or method; if it has none, the default."""
-
-    def get(self: Around) -> Any:
-        kind, default = type(self.inner), vars(Replica).get(name)
-        # A wrapper that passes on what it lacks may have an `evaluate` of its own.
-        by_evaluate = name in ("measure", "metrics_of") and hasattr(kind, "evaluate")
-        if not by_evaluate or hasattr(kind, name):
-            with suppress(AttributeError):
-                return getattr(self.inner, name)
-        if name == "uses_team":
-            return hasattr(self.inner, "use_team")
-        return default.__get__(self) if hasattr(default, "__get__") else default
-
-    return property(get, lambda self, value: setattr(self.inner, name, value))
-
-
-for _name in (
-    *Replica.__annotations__, "gradient_is_finite", "compute_gradient", "evaluate", "measure",
-    "metrics_of", "try_out", "predict", "save", "place", "use_team", "swap", "constrain",
-    "own_optimizer",
-):  # fmt: skip
-    setattr(Around, _name, _of_inner(_name))
+REQUIRED = ("parameters", "gradient", "segments", "compute_gradient", "place")  # and one of:
+MEASURING = ("measure", "evaluate")
 
 
 def check_ending(replica: Replica, path: Path | str) -> None:
     """Raise ValueError unless `replica.save(path)` can write such a file."""
-    if Path(path).suffix not in replica.saved_as:
+    if Path(path).suffix not in replica.traits.saved_as:
         raise ValueError(
             f"cannot save the model as {str(path)!r}: the name must end in "
-            f"{' or '.join(replica.saved_as)}"
+            f"{' or '.join(replica.traits.saved_as)}"
         )
 
 

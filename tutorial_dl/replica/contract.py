@@ -16,7 +16,7 @@ import numpy as np
 
 from numba_kernels.shared.window import aligned
 from tutorial_dl.data.dataset import Batch, Data
-from tutorial_dl.replica.base import Replica
+from tutorial_dl.replica.base import Replica, gradient_is_finite, measure, metrics_of
 
 
 class ContractError(AssertionError):
@@ -82,7 +82,7 @@ class Subject:
         single = self.parameters.dtype == np.float32
         self.eps = float(np.finfo(np.float32 if single else np.float64).eps)
         self.near = 1e-4 if single else 1e-9  # relative, for two ways to the same sum
-        if replica.computes_in_float16:
+        if replica.traits.computes_in_float16:
             self.near, self.eps = 2e-2, 1e-3
 
     def reset(self) -> None:
@@ -271,8 +271,8 @@ def evaluate(s: Subject) -> Iterator[str]:
         for other in (mean, together[name]):
             if not s.same(found[name], other):
                 yield f"{name} is {found[name]:.6g}, in other parts {other:.6g}"
-    sums = [r.measure([batch]) for batch in parts]
-    joined = r.metrics_of({n: sum(one.get(n, 0) for one in sums) for n in sums[0]})
+    sums = [measure(r, [batch]) for batch in parts]
+    joined = metrics_of(r, {n: sum(one.get(n, 0) for one in sums) for n in sums[0]})
     for name in joined:
         if not s.same(found[name], joined[name]):
             yield f"{name} is {found[name]:.6g}, of sums added up {joined[name]:.6g}"
@@ -291,9 +291,9 @@ def state(s: Subject) -> Iterator[str]:
 
 
 def swap(s: Subject) -> Iterator[str]:
-    """If can_swap: swap() exchanges the memory of both vectors, contents included."""
+    """If traits.swaps: swap() exchanges the memory of both vectors, contents included."""
     r = s.replica
-    if not r.can_swap:
+    if not r.traits.swaps:
         return
     _, _, g = s.compute()
     places = r.parameters.ctypes.data, r.gradient.ctypes.data
@@ -309,22 +309,22 @@ def swap(s: Subject) -> Iterator[str]:
 def finite(s: Subject) -> Iterator[str]:
     """gradient_is_finite is true after a good gradient, and false after one with NaN."""
     s.compute()
-    if not s.replica.gradient_is_finite:
+    if not gradient_is_finite(s.replica):
         yield "gradient_is_finite is false after a gradient that is finite"
     s.replica.parameters[:] = np.nan
     with np.errstate(all="ignore"):  # the NaN is ours
         loss, _, g = s.compute()
-    if not np.isfinite(g).all() and s.replica.gradient_is_finite:
+    if not np.isfinite(g).all() and gradient_is_finite(s.replica):
         yield f"gradient_is_finite is true, the loss is {loss}, the gradient is not finite"
 
 
 def scale(s: Subject) -> Iterator[str]:
-    """A loss scale changes neither loss nor gradient."""
-    before = s.replica.loss_scale
-    if before is None:
-        if s.replica.computes_in_float16:
+    """If traits.scales_loss: a loss scale changes neither loss nor gradient."""
+    if not s.replica.traits.scales_loss:
+        if s.replica.traits.computes_in_float16:
             yield "it computes in float16 but has no loss_scale"
         return
+    before = s.replica.loss_scale
     plain = s.compute()
     s.replica.loss_scale = 8.0
     scaled = s.compute()
@@ -335,9 +335,9 @@ def scale(s: Subject) -> Iterator[str]:
 
 
 def apart(s: Subject) -> Iterator[str]:
-    """If keeps_apart: the part that stays apart is the same, times own_factor, at `own`."""
+    """If traits.keeps_apart: the part that stays apart is the same, times own_factor, at `own`."""
     r = s.replica
-    if not r.keeps_apart:
+    if not r.traits.keeps_apart:
         return
     _, _, g = s.compute()
     first, last = g.size // 3, g.size - g.size // 4

@@ -69,10 +69,10 @@ class CurveReplica(Vectors):
         self.gradient *= 2 / samples
         return float(residual @ residual) / samples, samples
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+    def measure(self, batches: Iterable[Batch]) -> dict[str, float]:
         squares, samples = 0.0, 0
         for x, y in map(plain, batches):
             residual = self.predict(x) - np.asarray(y, self.dtype).reshape(-1)
             squares += float(residual @ residual)
             samples += len(x)
-        return {"loss": squares / max(samples, 1), "samples": samples}
+        return {"loss": squares, "samples": samples}

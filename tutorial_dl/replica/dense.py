@@ -10,7 +10,7 @@ Layer l turns a[l-1] (s, n[l-1]) into z = a[l-1] W[l] + b[l] and a[l] = activati
 directly to its place in the flat `gradient`; a known batch size needs no new memory.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,14 +18,13 @@ import numpy as np
 
 from numba_kernels.jit.compile import compiled
 from tutorial_dl.replica.base import Batch, lay_out, plain
-from tutorial_dl.replica.vectors import Vectors
+from tutorial_dl.replica.vectors import Network
 
 ACTIVATIONS = ("relu", "tanh")
-LOSSES = ("cross_entropy", "mse")
 BLOCK = 1 << 16  # random numbers drawn at once
 
 
-class DenseReplica(Vectors):
+class DenseReplica(Network):
     """The Replica of a dense network.
 
     A batch is (x, y): x (s, ...) is flattened to (s, sizes[0]); y is (s,) labels 0 ... k-1 for
@@ -53,14 +52,12 @@ class DenseReplica(Vectors):
             raise ValueError(f"sizes {tuple(sizes)}: expected inputs, hidden layers..., outputs")
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation '{activation}': expected {' or '.join(ACTIVATIONS)}")
-        if loss not in LOSSES:
-            raise ValueError(f"loss '{loss}': expected {' or '.join(LOSSES)}")
-        self.sizes, self.activation, self.loss = tuple(sizes), activation, loss
+        self.sizes, self.activation = tuple(sizes), activation
         arrays = []
         for layer, (inputs, outputs) in enumerate(pairwise(sizes), start=1):
             arrays.append((f"layer_{layer}/kernel", (inputs, outputs)))
             arrays.append((f"layer_{layer}/bias", (outputs,)))
-        super().__init__(lay_out(arrays), dtype)
+        super().__init__(lay_out(arrays), dtype, loss)
         random = np.random.default_rng(seed)
         for kernel in self.weights[::2]:
             limit = np.sqrt(6 / sum(kernel.shape))
@@ -70,13 +67,11 @@ class DenseReplica(Vectors):
                 block[:] = random.uniform(-limit, limit, block.size)
         self._capacity = 0
 
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        """Outputs (s, k): class probabilities for "cross_entropy", plain outputs for "mse"."""
-        outputs = self._forward(self._inputs(x))[-1].copy()
-        if self.loss == "cross_entropy":
-            np.exp(outputs - outputs.max(axis=1, keepdims=True), out=outputs)
-            outputs /= outputs.sum(axis=1, keepdims=True)
-        return outputs
+    def outputs(self, x: np.ndarray) -> np.ndarray:
+        return self._forward(self._inputs(x))[-1]
+
+    def loss_of(self, z: np.ndarray, y: np.ndarray) -> tuple[float, int]:
+        return self._loss(z, y, np.empty(self.sizes[-1], self.dtype))
 
     def compute_gradient(
         self, batch: Batch, ready: Callable[[int, int], None] | None = None
@@ -95,19 +90,6 @@ class DenseReplica(Vectors):
         loss, _ = self._loss(a[-1], y, self.weights_gradient[-1])  # a[-1] now holds delta
         self._backward(a, ready)
         return loss / samples, samples
-
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """{"loss", "accuracy" (for "cross_entropy"), "samples"} over all samples of `batches`."""
-        loss, right, samples = 0.0, 0, 0
-        unused = np.empty(self.sizes[-1], self.dtype)
-        for x, y in map(plain, batches):
-            if len(x):
-                batch_loss, batch_right = self._loss(self._forward(self._inputs(x))[-1], y, unused)
-                loss, right, samples = loss + batch_loss, right + batch_right, samples + len(x)
-        metrics = {"loss": loss / max(samples, 1), "samples": samples}
-        if self.loss == "cross_entropy":
-            metrics["accuracy"] = right / max(samples, 1)
-        return metrics
 
     def _inputs(self, x: np.ndarray) -> np.ndarray:
         x = np.ascontiguousarray(x, self.dtype).reshape(len(x), -1)

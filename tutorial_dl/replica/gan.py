@@ -170,16 +170,14 @@ class Side(Replica):
     game: Any
     last: dict[str, float]
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """{"loss", "samples"} and what else `losses` has, averaged over samples."""
-        sums: dict[str, float] = {}
-        samples = 0
+    def measure(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """ "loss", "samples" and what else `losses` has, summed over samples."""
+        sums: dict[str, float] = {"samples": 0}
         for one, *_ in batches:
             for name, value in (self.losses(one) if len(one) else {}).items():
                 sums[name] = sums.get(name, 0.0) + value * len(one)
-            samples += len(one)
-        means = {name: value / samples for name, value in sums.items()}
-        return {"loss": 0.0} | means | {"samples": samples}
+            sums["samples"] += len(one)
+        return sums
 
     def losses(self, one: Round) -> dict[str, float]:
         """The loss and what else is of interest, means over the samples of a Round."""

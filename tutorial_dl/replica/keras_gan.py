@@ -4,7 +4,7 @@
     discriminator   model([x, y]) or model(x) -> scores (s, 1) that are real numbers, or a dict with
                     "score" and further outputs, each with an auxiliary loss
 
-The weights of each lie in its own two flat vectors (keras_variables.py). A graph computes the loss
+The weights of each lie in its own two flat vectors (keras/weights.py). A graph computes the loss
 of one player and its gradient by that player's weights; gan.py has the losses. The discriminator
 learns its auxiliary outputs from the data; the generator is to make samples for which they are
 right (as the auxiliary classifier of Odena et al., arXiv 1610.09585).
@@ -19,8 +19,8 @@ import numpy as np
 
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.gan import Game, Round, Rules, Side
-from tutorial_dl.replica.joining import join
-from tutorial_dl.replica.keras_variables import KerasVariables, QuietGraph, address_of, keras, tf
+from tutorial_dl.replica.keras.graphs import Graphs, keras, tf
+from tutorial_dl.replica.keras.weights import KerasWeights
 
 ops = keras.ops
 
@@ -44,7 +44,7 @@ AUXILIARY: dict[str, Callable] = {"class": of_class, "energy": of_energy, "sum":
 
 
 def compile_unused(model: keras.Model) -> None:
-    """Compile with a loss that is never used, in the model's precision; KerasVariables asks."""
+    """Compile with a loss that is never used, in the model's precision; KerasWeights asks."""
     before = keras.config.floatx()
     keras.config.set_floatx(str(model.trainable_weights[0].dtype))
     try:
@@ -53,59 +53,49 @@ def compile_unused(model: keras.Model) -> None:
         keras.config.set_floatx(before)
 
 
-class KerasSide(KerasVariables, Side):
+class KerasSide(KerasWeights, Side):
     """One player: a Keras model."""
-
-    saves_optimizer = False  # `save` gets the model alone
 
     def __init__(self, model: keras.Model, game: KerasGan, losses: Callable) -> None:
         if not model.compiled:
             compile_unused(model)
         super().__init__(model)
-        self.game, self.last, self._losses, self._steps = game, {}, losses, 0
-        if self._state:
+        self.game, self.last, self._losses = game, {}, losses
+        if self.state_variables:
             raise ValueError(
                 f"model '{model.name}': a GAN's models must not have moving statistics or other "
                 "weights that are not trained, such as those of BatchNormalization; use "
                 "LayerNormalization, or SpectralDense and SpectralConv2D of "
                 "tutorial_dl.replica.keras_spectral"
             )
-        self._gradient_graph = QuietGraph(self._gradients, game.own_losses)
-        self._loss_graph = QuietGraph(self._named, game.own_losses)
+        self._graphs = Graphs(model, game.own_losses)
 
     def _gradients(self, *arrays: Any) -> list:
         with tf.GradientTape() as tape:
             loss = sum(self._losses(*arrays).values())
         # (Without a connection, there are zeros: a layer that only auxiliary outputs need.)
         zero = tf.UnconnectedGradients.ZERO
-        sources = [v.value for v in self._variables]
+        sources = [v.value for v in self.variables]
         gradients = tape.gradient(loss, sources, unconnected_gradients=zero)
-        weights = [v.value.read_value() for v in self._variables]
-        return [loss, *map(tf.convert_to_tensor, gradients), *weights]
+        return [loss, *map(tf.convert_to_tensor, gradients)]
 
-    def _named(self, *arrays: Any) -> dict:
-        return self._losses(*arrays)
+    def _named(self, *arrays: Any) -> list:
+        found = self._losses(*arrays)
+        self._names = list(found)
+        return list(found.values())
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
         one = batch[0]
         if len(one) == 0:
             self.gradient[:], self.gradient_is_finite = 0, True
             return 0.0, 0
-        loss, *rest = self._gradient_graph(*self.game.tensors(one))
-        gradients, weights = rest[: len(self.segments)], rest[len(self.segments) :]
-        self._steps += 1
-        i = self._steps % len(weights)
-        self._check_alias(i, weights[i])
-        addresses = np.array([address_of(g) for g in gradients])
-        self.gradient_is_finite = join(
-            self.gradient, self._offsets, addresses, self._sizes, 1.0, (0, 0)
-        )
+        loss, *gradients = self._graphs.run(self._gradients, self.game.arrays(one))
+        self._join(gradients)
         return float(loss), len(one)
 
-    gradient_is_finite = True
-
     def losses(self, one: Round) -> dict[str, float]:
-        found = {k: float(v) for k, v in self._loss_graph(*self.game.tensors(one)).items()}
+        values = map(float, self._graphs.run(self._named, self.game.arrays(one)))
+        found = dict(zip(self._names, values, strict=True))
         return {"loss": sum(found.values())} | {k: v for k, v in found.items() if k != "game"}
 
 
@@ -135,6 +125,7 @@ class KerasGan(Game):
         self.models = generator, discriminator
         self._auxiliary, self.own_losses = AUXILIARY | (losses or {}), bool(losses)
         self._check()
+        self._graphs = Graphs(generator)
         self.noise = int(generator.inputs[0].shape[-1])
         self.conditional = len(generator.inputs) == 2
         self._judge_conditional = len(discriminator.inputs) == 2
@@ -175,13 +166,13 @@ class KerasGan(Game):
 
     # Samples
 
-    def tensors(self, one: Round) -> list:
-        """The arrays of a Round as TensorFlow takes them: x, y, noise, uniforms."""
+    def arrays(self, one: Round) -> list[np.ndarray]:
+        """The arrays of a Round as the models take them: x, y, noise, uniforms."""
         dtype = self.generator.dtype
         x = np.asarray(one.x, dtype)
         y = np.asarray(one.y) if len(one.y) else np.zeros(len(one), np.int64)
         y = y.astype(dtype) if y.dtype.kind == "f" else y.astype(np.int64)
-        return [tf.constant(a) for a in (x, y, one.noise, one.uniforms)]
+        return [x, y, one.noise, one.uniforms]
 
     def make(self, noise: Any, y: Any) -> Any:
         """Samples as tensors."""
@@ -195,13 +186,11 @@ class KerasGan(Game):
 
     def generate(self, noise: np.ndarray, y: Any = ()) -> np.ndarray:
         one = Round(np.zeros((len(noise), 1)), y, noise, np.zeros((len(noise), 1)))
-        _, y, noise, _ = self.tensors(one)
-        return np.asarray(self._generate(noise, y))
+        _, y, noise, _ = self.arrays(one)
+        return np.asarray(self._graphs.run(self._made, [noise, y])[0])
 
-    def _generate(self, noise: Any, y: Any) -> Any:
-        if not hasattr(self, "_graph"):
-            self._graph = QuietGraph(self.make)
-        return self._graph(noise, y)
+    def _made(self, noise: Any, y: Any) -> list:
+        return [self.make(noise, y)]
 
     # Losses, means over samples, by name
 

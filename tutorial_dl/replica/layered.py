@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.replica.base import Batch, Segment, lay_out, plain
+from tutorial_dl.replica.base import Batch, lay_out, plain
 from tutorial_dl.replica.layers import Activation, At, Chain, Conv2D, Dense, Dropout, Flatten, Layer
-from tutorial_dl.replica.vectors import Vectors
-
-LOSSES = ("cross_entropy", "mse")
+from tutorial_dl.replica.vectors import Network
 
 
 def loss_of(kind: str, z: np.ndarray, y: np.ndarray) -> tuple[float, int, np.ndarray]:
@@ -55,7 +53,7 @@ def loss_of(kind: str, z: np.ndarray, y: np.ndarray) -> tuple[float, int, np.nda
     return float(losses.sum()) / each, right, g.reshape(z.shape)
 
 
-class LayeredReplica(Vectors):
+class LayeredReplica(Network):
     """A chain of layers, with its loss, as two flat vectors.
 
     Args:
@@ -69,10 +67,8 @@ class LayeredReplica(Vectors):
         self, layers: Sequence[Layer], loss: str = "cross_entropy", seed: int = 0,
         dtype: Any = np.float32,
     ) -> None:  # fmt: skip
-        if loss not in LOSSES:
-            raise ValueError(f"loss '{loss}': expected {' or '.join(LOSSES)}")
-        self.chain, self.loss = Chain("model", layers), loss
-        super().__init__(lay_out(self.chain.arrays()), dtype)
+        self.chain = Chain("model", layers)
+        super().__init__(lay_out(self.chain.arrays()), dtype, loss)
         self.chain.start(self.weights, np.random.default_rng(seed))
         if any(isinstance(layer, Dropout) for layer in flat_layers(layers)):
             self.random = np.array([seed, 0], np.int64)  # seed, steps so far
@@ -90,13 +86,11 @@ class LayeredReplica(Vectors):
             self.random = self.random + np.array([0, 1])
         return at
 
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        """Probabilities (s, ..., k) for "cross_entropy", plain outputs for "mse"."""
-        z = self.chain.forward(self.inputs(x), self.weights, At())[0]
-        if self.loss == "cross_entropy":
-            z = np.exp(z - z.max(axis=-1, keepdims=True))
-            z /= z.sum(axis=-1, keepdims=True)
-        return z
+    def outputs(self, x: np.ndarray) -> np.ndarray:
+        return self.chain.forward(self.inputs(x), self.weights, At())[0]
+
+    def loss_of(self, z: np.ndarray, y: np.ndarray) -> tuple[float, int]:
+        return loss_of(self.loss, z, y)[:2]
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """Floats in this model's dtype; integers, such as tokens, as they are."""
@@ -114,23 +108,6 @@ class LayeredReplica(Vectors):
         _, kept = self.chain.backward_inputs(self.weights, saved, g)
         self.chain.backward_weights(saved, kept, self.weights_gradient)
         return loss / len(x), len(x)
-
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """{"loss", "accuracy" (for "cross_entropy"), "samples"} over all samples of `batches`.
-
-        With several positions per sample, the accuracy is the share of positions.
-        """
-        loss, right, each, samples = 0.0, 0, 1, 0
-        for x, y in map(plain, batches):
-            if len(x):
-                z = self.chain.forward(self.inputs(x), self.weights, At())[0]
-                more, hits, _ = loss_of(self.loss, z, y)
-                loss, right, samples = loss + more, right + hits, samples + len(x)
-                each = np.size(y) // len(x)
-        metrics = {"loss": loss / max(samples, 1), "samples": samples}
-        if self.loss == "cross_entropy":
-            metrics["accuracy"] = right / max(samples * each, 1)
-        return metrics
 
 
 def flat_layers(layers: Iterable[Layer]) -> list[Layer]:
@@ -159,8 +136,3 @@ def cnn_layers(shape: tuple[int, int, int], filters: Sequence[int], outputs: int
         layers += [Conv2D(f"conv_{n}", before, here), Activation(f"activation_{n}", "relu")]
     last = (filters or (channels,))[-1]
     return [*layers, Flatten("flatten"), Dense("output", height * width * last, outputs)]
-
-
-__all__ = [
-    "LayeredReplica", "Segment", "cnn_layers", "flat_layers", "loss_of", "mlp_layers",
-]  # fmt: skip

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..data.dataset import Data, share
 from ..data.streams import Stream
+from ..replica.base import compiled
 
 WAYS = ("auto", "graph", "xla")
 # XLA is tried from so many calls on, if TensorFlow's graph takes so many seconds for them.
@@ -26,10 +27,10 @@ def check_way(way: str, replica) -> None:
     """Raise ValueError unless this model can be computed that way."""
     if way not in WAYS:
         raise ValueError(f"unknown compile {way!r}; choose one of {', '.join(WAYS)}")
-    if way == "xla" and replica.refuses_xla:
-        raise ValueError(f"compile='xla' does not fit this model: {replica.refuses_xla}")
-    if way == "graph" and replica.compiled and "eager" in replica.compiled.values():
-        raise ValueError(f"compile='graph' does not fit this model: {replica.refuses_xla}")
+    if way == "xla" and replica.traits.refuses_xla:
+        raise ValueError(f"compile='xla' does not fit this model: {replica.traits.refuses_xla}")
+    if way == "graph" and replica.traits.compiles and "eager" in compiled(replica).values():
+        raise ValueError(f"compile='graph' does not fit this model: {replica.traits.refuses_xla}")
 
 
 def choose(run, loop, epochs: int, tell: bool) -> None:
@@ -41,7 +42,7 @@ def choose(run, loop, epochs: int, tell: bool) -> None:
     if run.lost_ranks:
         return
     for player in run.players:
-        if player.replica.compiled is None:
+        if not player.replica.traits.compiles:
             continue
         for what, samples, count in _steps(run, loop, epochs):
             way = run.compile if run.compile != "auto" else run.compiled.get((player.name, what))
@@ -49,17 +50,17 @@ def choose(run, loop, epochs: int, tell: bool) -> None:
                 way = _fastest(run, player, what, samples, count, tell)
             if way is not None:  # else a later call of `fit` may be longer
                 run.compiled[player.name, what] = way
-                if player.replica.compiled[what] != way:
-                    player.replica.compile_by(what, way, samples)
+                if compiled(player.replica)[what] != way:
+                    player.replica.compilation.choose(what, way, samples)
 
 
 def _fastest(run, player, what: str, samples: int, count: int | None, tell: bool) -> str | None:
     """ "graph" or "xla"; None: the run is too short to find out."""
     replica, team = player.replica, run.team
-    if not _all(team, bool(replica.compiles and count and count >= CALLS)):
+    if not _all(team, bool(replica.compilation.may_choose and count and count >= CALLS)):
         return None
     batch = _batch(run, player, what, samples)
-    once = _slowest(team, replica.seconds_by(what, "graph", batch, once=True))
+    once = _slowest(team, replica.compilation.seconds(what, "graph", batch, once=True))
     if once * count < WORTH:
         return None
     way, graph, xla = faster(team, replica, what, batch)
@@ -73,8 +74,8 @@ def faster(team, replica, what: str, batch: Any) -> tuple[str, float, float]:
 
     The seconds are those of the slowest rank; by XLA they are infinite if a rank can't use it.
     """
-    graph = _slowest(team, replica.seconds_by(what, "graph", batch))
-    xla = _slowest(team, replica.seconds_by(what, "xla", batch))
+    graph = _slowest(team, replica.compilation.seconds(what, "graph", batch))
+    xla = _slowest(team, replica.compilation.seconds(what, "xla", batch))
     return "xla" if xla < BETTER * graph else "graph", graph, xla
 
 

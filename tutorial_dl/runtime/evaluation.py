@@ -1,7 +1,7 @@
 """Metrics and predictions, with each rank computing its share of the samples."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 
 import numpy as np
@@ -11,7 +11,7 @@ from numba_kernels.team.bytes import broadcast_text
 from ..data import Batches, Data, Stream, shard
 from ..data.dataset import each_array, of_arrays
 from ..data.elements import samples_of
-from ..replica.base import Batch, Replica
+from ..replica.base import Batch, Replica, measure, metrics_of
 from .handing_out import StreamBatches
 
 
@@ -60,8 +60,9 @@ def evaluate(
     """
     with closing(_shares(team, data, batch_size)) as batches:
         # Where ranks compute together, a rank without samples must take part in every batch
-        found = replica.measure(
-            part(batch) for batch in batches if replica.measures_together or samples_of(batch)
+        found = measure(
+            replica,
+            (part(b) for b in batches if replica.traits.measures_together or samples_of(b)),
         )
     return metrics_over(team, replica, summed(team, found))
 
@@ -78,7 +79,7 @@ def summed(team, found: dict) -> dict[str, np.ndarray]:
 def metrics_over(team, replica: Replica, sums: dict) -> dict[str, float]:
     """The metrics that `sums`, the same on all ranks, amount to. Collective."""
     last = team.size - 1  # another rank's model may lack metrics, if it has had no samples yet
-    text = json.dumps(replica.metrics_of(sums)) if team.rank == last else ""
+    text = json.dumps(metrics_of(replica, sums)) if team.rank == last else ""
     return json.loads(broadcast_text(team, text, last))
 
 
@@ -101,8 +102,20 @@ def predict(team, replica: Replica, inputs, batch_size: int):
     data = inputs if hasattr(inputs, "part") else Data.of(inputs, np.zeros(_samples(inputs)))
     share = shard(data, team.rank, team.size)
     with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
-        parts = replica.predictions((x for x, *_ in batches), data.take(slice(0, 1))[0])
+        parts = predictions(replica, (x for x, *_ in batches), data.take(slice(0, 1))[0])
     return _join(team, parts)
+
+
+def predictions(replica: Replica, inputs: Iterable, one) -> list:
+    """The outputs for each of `inputs`; of none, a list with outputs of length 0.
+
+    `one` has the inputs of one sample. Every rank calls it, each with any number of inputs.
+    """
+    if replica.traits.measures_together:
+        return replica.predictions(inputs, one)
+    return [replica.predict(x) for x in inputs] or [
+        each_array(lambda a: a[:0], replica.predict(one))
+    ]
 
 
 def _predict_stream(team, replica: Replica, stream: Stream):

@@ -17,7 +17,7 @@ import numpy as np
 
 from numba_kernels.optimizers import Optimizer
 
-from ..replica.base import Batch, Replica, Segment
+from ..replica.base import Batch, Replica, Segment, Traits
 from ..replica.gan import ALWAYS, Game
 from ..replica.vectors import Vectors
 from ..strategies.base import Strategy
@@ -84,6 +84,7 @@ class Together(Vectors):
             )
             for one in side.segments
         ]
+        self.traits = Traits()  # it can't swap
         initial = [side.parameters.copy() for side in game.sides]
         super().__init__(tuple(segments), game.generator.parameters.dtype)
         for part, values in zip(self._parts(self.parameters), initial, strict=True):
@@ -106,21 +107,17 @@ class Together(Vectors):
         losses = [side.compute_gradient((one, ()))[0] for side in self.game.sides]
         return sum(losses), len(one)
 
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+    def measure(self, batches: Iterable[Batch]) -> dict[str, float]:
         rounds = [(self.game.round(batch, self.seed, ALWAYS), ()) for batch in batches]
-        found = [side.evaluate(rounds) for side in self.game.sides]
+        found = [side.measure(rounds) for side in self.game.sides]
         named = {
             f"{name}_{key}": value
-            for name, metrics in zip((GENERATOR, DISCRIMINATOR), found, strict=True)
-            for key, value in metrics.items()
+            for name, sums in zip((GENERATOR, DISCRIMINATOR), found, strict=True)
+            for key, value in sums.items()
             if key != "samples"
         }
-        loss = sum(metrics["loss"] for metrics in found)
+        loss = sum(sums.get("loss", 0.0) for sums in found)
         return {"loss": loss} | named | {"samples": found[0]["samples"]}
-
-    @property
-    def can_swap(self) -> bool:
-        return False
 
 
 def game_of(replica: Replica | None) -> Game | None:

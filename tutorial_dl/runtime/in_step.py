@@ -26,9 +26,9 @@ class InStepLoop(Loop):
 
     def attach(self) -> None:
         for player in self.run.players:
-            if player.replica.uses_team:
+            if player.replica.traits.uses_team:
                 player.replica.use_team(player.team)
-            if player.replica.counts_training:
+            if player.replica.traits.counts_training:
                 player.replica.trained = {}
             player.strategy.attach(player.replica, player.optimizer, self.run.clip_norm)
 

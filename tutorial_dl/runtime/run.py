@@ -17,7 +17,7 @@ from numba_kernels.team.team import Team
 from ..data import Batches, Dataset, Stream
 from ..layout.layout import Layout
 from ..replica import random_state
-from ..replica.base import Batch, Replica
+from ..replica.base import Batch, Replica, compiled, trained_sums
 from ..replica.consistency import check_same_settings, check_same_weights
 from ..strategies.base import Strategy
 from .callback import Callback
@@ -210,7 +210,7 @@ class Run:
     def begin_epoch(self) -> None:
         self.round, self.sums = 0, np.zeros((len(self.players), len(SUMS)))
         for player in self.players:
-            if player.replica.trained is not None:
+            if trained_sums(player.replica) is not None:
                 player.replica.trained = {}
 
     def totals(self) -> np.ndarray:
@@ -224,7 +224,7 @@ class Run:
         first, *others = (dict(zip(SUMS, row, strict=True)) for row in rows)
         place = {"steps": self.steps, "round": self.round, "sums": first}
         place |= {"sums of others": others} if others else {}
-        ways = [player.replica.compiled for player in self.players]
+        ways = [compiled(player.replica) for player in self.players]
         place |= {"compiled": ways} if any(ways) else {}
         trained = [self.trained_sums(player) for player in self.players]
         if any(trained):
@@ -241,13 +241,13 @@ class Run:
         for player, ways in zip(self.players, place.get("compiled", ()), strict=False):
             self.compiled |= {(player.name, what): way for what, way in (ways or {}).items()}
         for player, sums in zip(self.players, place.get("trained", ()), strict=False):
-            if player.replica.trained is not None:
+            if trained_sums(player.replica) is not None:
                 copies = player.strategy.copies
                 player.replica.trained = sums if copies.rank == copies.size - 1 else {}
 
     def trained_sums(self, player: Player) -> dict[str, np.ndarray]:
         """Its `Replica.trained` over all ranks; {} if it counts nothing. Collective."""
-        found = player.replica.trained
+        found = trained_sums(player.replica)
         return {} if found is None else summed(player.strategy.copies, found)
 
     def metrics_of_training(self, player: Player) -> dict[str, float]:
@@ -322,7 +322,7 @@ class Run:
         Ranks in step call it together; with a master, rank 0 may call it alone.
         """
         holding, more, parameters = self.strategy.holding, (), {}
-        if self.replica.saves_optimizer:
+        if self.replica.traits.saves_optimizer:
             found = self.strategy.trained_by()
             more = (found._replace(schedule=self.schedule, clip_norm=self.clip_norm),)
         if not holding.complete:

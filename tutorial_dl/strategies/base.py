@@ -13,7 +13,7 @@ import numpy as np
 from numba_kernels.optimizers import Optimizer
 from numba_kernels.spans import span
 
-from ..replica.base import Batch, LossNotFinite, Replica, TrainedBy
+from ..replica.base import Batch, LossNotFinite, Replica, TrainedBy, gradient_is_finite
 from ..replica.consistency import check_same_weights
 from ..replica.holding import Holding
 
@@ -174,7 +174,7 @@ class OneModel(Strategy):
         if self._options:
             self.update.own, self.update.factor = replica.own, replica.own_factor
         loss, samples = self.update(loss, samples)
-        if replica.constrained:
+        if replica.traits.constrained:
             replica.constrain(replica.parameters)
         # Ranks that compute a sample together have counted it once each.
         return loss, samples * self.sharers.size // self.copies.size
@@ -338,7 +338,7 @@ def finite_gradient(replica: Replica, batch: Batch, scale: Any = None, **options
     if scale is not None:
         replica.loss_scale = scale.scale
     loss, samples = replica.compute_gradient(batch, **options)
-    if isfinite(loss) and replica.gradient_is_finite:
+    if isfinite(loss) and gradient_is_finite(replica):
         return loss, samples, True
     if scale is None and not isfinite(loss):
         raise LossNotFinite(f"the loss is {loss}")

@@ -38,7 +38,7 @@ class Hogwild(OneModel):
     shares_batches = False
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
-        if replica.constrained:
+        if replica.traits.constrained:
             raise ValueError(
                 "strategy 'hogwild' can't keep a model's constraints, as ranks write at any "
                 "time; 'synchronous' and 'downpour' keep them"

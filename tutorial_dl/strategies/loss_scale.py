@@ -79,15 +79,15 @@ def loss_scale_of(given, replica: Replica) -> LossScale | None:
     raises ValueError.
     """
     if isinstance(given, str) and given == "auto":
-        given = "dynamic" if replica.computes_in_float16 else None
+        given = "dynamic" if replica.traits.computes_in_float16 else None
     if given is None:
         return None
-    if replica.loss_scale is None and replica.holding and replica.holding.stage:
+    if not replica.traits.scales_loss and replica.holding and replica.holding.stage:
         raise ValueError(
             f"loss scale {given!r}: shard 2 and 3 compute in the precision of the weights, which "
             "needs none; use shard 1 with half precision"
         )
-    if replica.loss_scale is None:
+    if not replica.traits.scales_loss:
         raise ValueError(f"loss scale {given!r}: only Keras models support a loss scale")
     if isinstance(given, LossScale):
         return given

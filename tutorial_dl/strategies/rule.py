@@ -89,10 +89,6 @@ class Rule(Strategy):
         self.check_optimizer(optimizer)
         self.optimizer = optimizer
 
-    def updates_an_epoch(self, samples: int, batch_size: int) -> int:
-        at_once = 1 if self.synchronous else layout_of(self, self.team).workers_each
-        return -(-samples // (batch_size * at_once)) * at_once
-
     # On a worker
 
     def begin_worker(self, x: np.ndarray, segments=None) -> None:

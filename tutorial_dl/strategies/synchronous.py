@@ -131,7 +131,7 @@ class Synchronous(OneModel):
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         """Give every copy the weights of the first, and move both vectors into shared memory."""
-        if self.one_copy and replica.constrained:
+        if self.one_copy and replica.traits.constrained:
             raise ValueError("one_copy does not fit a model with constraints, leave it out")
         self.take(replica)
         self.check_optimizer(optimizer)
@@ -160,7 +160,7 @@ class Synchronous(OneModel):
                 copies, optimizer, replica.parameters, replica.gradient, replica.segments, clip_norm
             )
         # The part that no other rank reads need not be copied to memory that they can read.
-        if self.update.takes_own and replica.keeps_apart:
+        if self.update.takes_own and replica.traits.keeps_apart:
             self._options = {"apart": copies.slice_of(n)}
 
     def resume(self) -> None:

@@ -20,7 +20,8 @@ def columns(trainer) -> list[str]:
         names = [run.label(player, name) for name in metrics if name != "samples"]
         losses.append(run.label(player, "loss"))
         if not with_master:  # workers don't tell the master what they have counted
-            trained += [n for n in names if player.replica.counts_training and n not in losses]
+            counts = player.replica.traits.counts_training
+            trained += [n for n in names if counts and n not in losses]
         measured += [f"val_{name}" for name in names if run.dataset.validation is not None]
         rates += [run.label(player, "learning_rate")] * (player.schedule is not None)
     added = [name for one in run.callbacks for name in getattr(one, "columns", ())]

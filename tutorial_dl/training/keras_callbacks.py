@@ -54,7 +54,7 @@ class KerasCallback(Callback):
         self._rate: float | None = None  # that the callback has set
 
     def on_fit_begin(self, trainer) -> None:
-        if trainer.replica.model is None:
+        if getattr(trainer.replica, "model", None) is None:
             raise ValueError(f"keras.callbacks.{self.kind} needs a Keras model")
         if self.kind == "ModelCheckpoint" and trainer.strategy.sharers is not trainer.team:
             raise ValueError(

@@ -27,7 +27,7 @@ class Log(Callback):
     """
 
     def __init__(self, path: str | Path):
-        check_log(Path(path))
+        check_log(path)
         if Path(path).suffix not in LOGS and find_spec("tensorboard") is None:
             raise ModuleNotFoundError(
                 f"a log in folder {path} needs tensorboard", name="tensorboard"

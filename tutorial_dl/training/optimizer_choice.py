@@ -21,7 +21,7 @@ REPLACING = ("optimizer", "learning_rate", *OF_RULES, "clip_norm", *OF_SCHEDULE)
 
 
 class Choice(NamedTuple):
-    """`note` is a line for the user, or empty; the rest is as in Replica's `Brought`."""
+    """`note` is a line for the user, or empty; the rest is as in Replica's `CompiledOptimizer`."""
 
     optimizer: Optimizer
     schedule: Callable[[int], float] | None = None

@@ -20,8 +20,9 @@ from .. import strategies
 from ..config import ScheduleConfig
 from ..data import Batches, Dataset, Stream, dataset_of
 from ..data.weights import by_class
-from ..replica.accumulating import Accumulating
+from ..replica.base import try_out
 from ..replica.gan import Game, numbered
+from ..replica.proxy import Accumulating
 from ..runtime.callback import callbacks_of
 from ..runtime.compilation import check_way
 from ..runtime.game import Together, players
@@ -106,7 +107,7 @@ class Plan:
             team,
             callbacks=callbacks_of(map(adapted, self.callbacks)),
             timeline=self.timeline,
-            validation_batch_size=both[0].replica.fixed_batch or self.validation_batch_size,
+            validation_batch_size=both[0].replica.traits.fixed_batch or self.validation_batch_size,
             accumulate=self.accumulate,
             clip_norm=clip_norm,
             check_every=self.check_every,
@@ -183,16 +184,16 @@ class Plan:
     def _try_out(self, player: Player, dataset: Dataset, batch_size: int, kind: type[Loop]) -> None:
         """Raise ValueError if the model can't be trained so: by samples, ranks and strategy."""
         replica, strategy, ranks = player.replica, player.strategy, player.team.size
-        whole, fixed = self.accumulate == 1, replica.fixed_batch
+        whole, fixed = self.accumulate == 1, replica.traits.fixed_batch
         alone = whole and kind is InStepLoop and strategy.updates_a_step == 1
-        if replica.changes_parameters and not (alone and not strategy.one_copy):
+        if replica.traits.changes_parameters and not (alone and not strategy.one_copy):
             raise ValueError(
                 "a model with SpectralNormalization, which changes weights as it computes, needs "
                 "strategy 'synchronous' or 'serial', without accumulate and one_copy"
             )
         shared = not whole or (ranks > 1 and strategy.shares_batches)
         by_team = whole and not (kind is MasterLoop and strategy.synchronous)
-        replica.try_out(dataset.train.take(slice(0, fixed or TRIED)), shared, by_team)
+        try_out(replica, dataset.train.take(slice(0, fixed or TRIED)), shared, by_team)
         if fixed is not None:
             check_fixed_batch(fixed, dataset, batch_size, shared or ranks > 1)
 

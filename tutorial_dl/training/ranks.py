@@ -5,10 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from math import prod
 
-from ..config import WITH_MASTER, RunConfig
+from ..config import AXES, WITH_MASTER, RunConfig
 from ..layout import Layout
-
-AXES = ("pipeline", "context", "tensor")  # of a model that is cut
 
 
 def cut_over(config: RunConfig) -> dict[str, int]:

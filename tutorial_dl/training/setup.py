@@ -12,7 +12,7 @@ from .. import data as datasets
 from .. import models, strategies
 from ..config import OPTIONS, RunConfig
 from ..data import Dataset
-from ..options import class_weight_of, model_arguments_of, target_of, tensor_rules_of
+from ..options import class_weight_of, model_arguments_of, monitor_of, target_of, tensor_rules_of
 from ..replica.gan import Game, in_memory
 from ..runtime.handing_out import opened
 from .optimizer_choice import adjusted, optimizers_of
@@ -172,7 +172,7 @@ def cut(config: RunConfig, team, replica, dataset):
         raise ValueError(f"{flag} needs samples by number, and data '{dataset.name}' are a stream")
     if asked.pipeline is not None and getattr(dataset.train, "weights", None) is not None:
         raise ValueError("--pipeline takes no weights of samples: leave them out")
-    if replica.model is None and (tensor is not None or context is not None):
+    if replica.traits.library != "keras" and (tensor is not None or context is not None):
         axis, lesson = "tensor", "TensorReplica"
         if tensor is None:
             axis, lesson = "context", "RingAttention"
@@ -204,16 +204,17 @@ def cut(config: RunConfig, team, replica, dataset):
 
 
 def callbacks_of(config: RunConfig, metric: str = "val_loss") -> list:
-    """The callbacks that options ask for; --patience waits for `metric` to improve."""
+    """The callbacks that options ask for; without --monitor, --patience looks at `metric`."""
     from . import callbacks
 
-    found = []
+    found, judged = [], config.schedule.monitor
+    metric, mode = (metric, "auto") if judged is None else monitor_of(judged)
     if config.schedule.target is not None:
         found.append(callbacks.Target(*target_of(config.schedule.target)))
     if config.schedule.patience is not None:
-        found.append(callbacks.EarlyStopping(metric, config.schedule.patience))
+        found.append(callbacks.EarlyStopping(metric, config.schedule.patience, mode=mode))
     if config.output.save_best is not None:
-        found.append(callbacks.SaveBest(config.output.save_best))
+        found.append(callbacks.SaveBest(config.output.save_best, metric, mode))
     if config.output.log is not None:
         found.append(callbacks.Log(config.output.log))
     if config.output.report_every is not None:

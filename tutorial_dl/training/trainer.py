@@ -66,7 +66,7 @@ class Trainer:
             yes, except with the schedule of a compiled optimizer, as Keras doesn't.
         accumulate: Number of micro-batches in which each rank computes its share of a batch, one
             after the other: takes less memory, and changes nothing else
-            (replica/accumulating.py).
+            (replica/proxy.py).
         clip_norm: Largest norm of the gradient of the whole batch; longer gradients are scaled down
             to it. None: no clipping.
         callbacks: See `callbacks`; called in this order, on all ranks. Most of Keras's callbacks

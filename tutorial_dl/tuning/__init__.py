@@ -10,9 +10,10 @@ lifelines.py               notices the ends of processes on other machines
 cell.py                    the side of the ranks that train
 folds.py, merit.py         cross-validation; figures of merit
 running.py                 a search on the ranks of an MPI job; report.py: its page
-notebook.py, on_engine.py  a search from a notebook, on the engines of its cluster; live_view.py
+notebook.py, on_engine.py  a search from a notebook, on the engines of its cluster
+live_view.py, drawing.py   what it shows meanwhile; pictures, also for the report
 simulation.py              coordinator and leaders on a simulated clock
-problems.py, regret.py     functions to compare samplers on
+problems.py                functions to search on, and one search on one of them
 """
 
 import lazy_loader

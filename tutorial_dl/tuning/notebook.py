@@ -23,7 +23,8 @@ from typing import Any
 from ..config import RunConfig
 from . import on_engine
 from .coordinator import Coordinator, Outcome, Port
-from .live_view import Drawing, View, parallel
+from .drawing import Drawing, parallel
+from .live_view import View
 from .report import summary, timeline
 from .running import GONE, Search
 from .space import Space

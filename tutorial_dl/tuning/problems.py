@@ -1,27 +1,24 @@
-"""Functions to search on, none of which we wrote: BBOB, Branin, Hartmann, and a mixed space.
+"""Functions to search on, none of which we wrote, and `search`, one search on one of them.
 
-BBOB is the suite of 24 noiseless functions of COCO (Hansen and others, arXiv 1603.08785), from the
-package coco-experiment. Branin and Hartmann's function of six numbers are those of Dixon and Szego
-(1978). The mixed space has 12 parameters: four real, four whole, four categories (`mixed`).
+Branin's and Hartmann's function of six numbers are those of Dixon and Szego (1978). Regret is the
+best value found so far minus the minimum. In a copy of the repository,
+`python -m benchmarks.regret` compares all samplers on many more functions.
 """
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import FloatDistribution
 
+from . import samplers
 from .space import Space
 
-BBOB = range(1, 25)
-REACH = 5.0  # BBOB's functions are searched from -5 to 5
 MINIMA = {"branin": 0.39788735772973816, "hartmann": -3.32236801141551}
 
 
@@ -34,39 +31,6 @@ class Problem:
     space: Space
     value: Callable[[Mapping], float]
     lowest: float
-
-
-def bbob(function: int, instance: int, dimension: int) -> Problem:
-    """One of BBOB's functions, 1 to 24, in an instance (a shift and a rotation)."""
-    problem = _suite(dimension).get_problem_by_function_dimension_instance(
-        function, dimension, instance
-    )
-    space = cube(dimension, -REACH, REACH)
-    names = space.names
-
-    def value(values: Mapping) -> float:
-        return float(problem(np.array([values[name] for name in names])))
-
-    return Problem(f"f{function} in {dimension}", space, value, float(problem(_minimum(problem))))
-
-
-def _minimum(problem) -> np.ndarray:
-    """Where COCO says that a problem is lowest; it tells so in a file of the current folder."""
-    here = os.getcwd()
-    with TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            problem._best_parameter("print")
-            return np.loadtxt(next(Path(folder).iterdir()))
-        finally:
-            os.chdir(here)
-
-
-@cache
-def _suite(dimension: int):
-    import cocoex
-
-    return cocoex.Suite("bbob", "", f"dimensions:{dimension} instance_indices:1-5")
 
 
 def cube(dimension: int, low: float, high: float) -> Space:
@@ -112,50 +76,38 @@ def hartmann() -> Problem:
     return Problem("Hartmann 6", space, value, MINIMA["hartmann"])
 
 
-def mixed(instance: int = 1) -> Problem:
-    """12 parameters: 4 real, 4 whole (of 11 values), 4 categories of 3 choices.
+def search(problem: Problem, sampler: Any, trials: int, seed: int) -> tuple[list, float]:
+    """The best value after each trial, and seconds per suggestion.
 
-    The numbers are those of BBOB's function 15 (Rastrigin's, rotated) in 10 dimensions; the
-    categories choose the other two numbers, two categories each. Its exact minimum isn't known
-    there: `lowest` is that of function 15.
+    `sampler` is a name of samplers.py, or a sampler of Optuna's.
     """
-    inner = bbob(15, instance, 10)
-    numbers = {f"x{i}": FloatDistribution(-REACH, REACH) for i in range(4)}
-    whole = {f"n{i}": IntDistribution(0, 10) for i in range(4)}
-    letters = {f"c{i}": CategoricalDistribution(("a", "b", "c")) for i in range(4)}
+    import optuna
 
-    def value(values: Mapping) -> float:
-        x = [values[f"x{i}"] for i in range(4)] + [values[f"n{i}"] - REACH for i in range(4)]
-        for i in (0, 2):
-            place = 3 * "abc".index(values[f"c{i}"]) + "abc".index(values[f"c{i + 1}"])
-            x.append(-REACH + 2 * REACH * place / 8)
-        return inner.value({f"x{i}": number for i, number in enumerate(x)})
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    if isinstance(sampler, str):
+        sampler = samplers.get(sampler, problem.space, seed)
+    study = optuna.create_study(sampler=sampler)
 
-    return Problem("mixed 12", Space(numbers | whole | letters), value, inner.lowest)
+    def ask():
+        trial = study.ask()
+        return problem.space.suggest(trial), trial
 
-
-KINDS = ("bbob", "branin", "hartmann", "mixed")
-INSTANCES = 5
+    return by_asking(problem, ask, study.tell, trials)
 
 
-def suite(
-    dimensions: list[int],
-    seeds: int,
-    functions: Iterable[int] = BBOB,
-    kinds: Iterable[str] = KINDS,
-) -> Iterator[tuple[int, Problem]]:
-    """(seed, problem): `functions` of BBOB in these dimensions, and the others of `kinds`.
-
-    Each problem comes once per seed, 1 to `seeds`, in the instance 1 + (seed - 1) mod 5.
-    """
-    of_seed = {seed: 1 + (seed - 1) % INSTANCES for seed in range(1, seeds + 1)}
-    if "bbob" in kinds:
-        for dimension in dimensions:
-            for function in functions:
-                for seed, instance in of_seed.items():
-                    yield seed, bbob(function, instance, dimension)
-    for seed, instance in of_seed.items():
-        made = {"branin": branin, "hartmann": hartmann, "mixed": lambda i=instance: mixed(i)}
-        for kind, make in made.items():
-            if kind in kinds:
-                yield seed, make()
+def by_asking(
+    problem: Problem, ask: Callable[[], tuple], tell: Callable, trials: int
+) -> tuple[list, float]:
+    """As `search`: `ask()` returns (values, token), and `tell(token, value)` hears of the value."""
+    best, lowest, spent = [], np.inf, 0.0
+    for _ in range(trials):
+        began = time.perf_counter()
+        values, token = ask()
+        spent += time.perf_counter() - began
+        value = problem.value(values)
+        began = time.perf_counter()
+        tell(token, value)  # some choose their next set here
+        spent += time.perf_counter() - began
+        lowest = min(lowest, value)
+        best.append(lowest)
+    return best, spent / trials

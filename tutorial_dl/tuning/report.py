@@ -6,7 +6,6 @@ import html
 import io
 import warnings
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 
 from matplotlib.patches import Patch
@@ -14,7 +13,7 @@ from matplotlib.patheffects import withStroke
 
 from .. import figure_style as style
 from .coordinator import Outcome
-from .live_view import parallel
+from .drawing import parallel, table
 from .study import Study
 
 STYLE = """
@@ -22,7 +21,6 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .6rem; border-bottom: 1px solid #8888; text-align: right }
-.wide { overflow-x: auto }
 svg { width: 100%; height: auto; background: #fff; color: #111; border-radius: .5rem }
 """
 HATCHES = {"failed": "////", "pruned": ".."}
@@ -42,11 +40,11 @@ def write(path: Path, study: Study, outcome: Outcome, title: str) -> None:
     complete = sum(row["state"] == "complete" for row in study.rows())
     for name, (words, least) in PLOTS.items():
         if complete >= least and (drawn := of_optuna(name, study)) is not None:
-            parts += [f"<h2>{words}</h2>", svg(drawn)]
+            parts += [f"<h2>{words}</h2>", drawn]
     if complete > 1:
         drawn = parallel(study.rows(), study.space, study.maximise)
         parts += ["<h2>Sets of values</h2>", drawn]
-    parts += ["<h2>Trials</h2>", f'<div class="wide">{table(study)}</div>']
+    parts += ["<h2>Trials</h2>", trials_of(study)]
     page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}'
     page += f"</title><style>{STYLE}</style><body>{''.join(parts)}</body></html>\n"
     part = path.with_suffix(".part")
@@ -67,37 +65,25 @@ def summary(study: Study, outcome: Outcome) -> str:
     return f"{said}; best: {best.value:.6g} (trial {best.number}) with {values}"
 
 
-def table(study: Study) -> str:
-    """All finished trials, the best first, as HTML."""
-    sign = -1 if study.maximise else 1
-    rows = sorted(
-        study.rows(),
-        key=lambda row: (
-            row["state"] != "complete",
-            sign * row["value"] if row["value"] is not None else 0.0,
-        ),
-    )
-    names = study.space.names
-    head = ["trial", "value", "spread over folds", *names, "seconds", "state"]
-    cells = []
-    for row in rows:
+def trials_of(study: Study) -> str:
+    """All finished trials, the best first, as a table."""
+    sign, names = -1 if study.maximise else 1, study.space.names
+    complete = [row for row in study.rows() if row["state"] == "complete"]
+    complete.sort(key=lambda row: sign * row["value"])
+    lines = []
+    for row in [*complete, *(row for row in study.rows() if row["state"] != "complete")]:
         folds = row.get("folds", ())
-        spread = f"{max(folds) - min(folds):.4g}" if len(folds) > 1 else ""
-        value = "" if row["value"] is None else f"{row['value']:.6g}"
-        params = [_short(row["params"].get(name, "")) for name in names]
-        state = row["state"] + (f": {row['why']}" if "why" in row else "")
-        seconds = f"{row['seconds']:.1f}" if "seconds" in row else ""
-        cells.append([row["number"], value, spread, *params, seconds, state])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in one) + "</tr>"
-        for one in cells
-    )
-    heads = "".join(f"<th>{html.escape(name)}</th>" for name in head)
-    return f"<table><tr>{heads}</tr>{body}</table>"
-
-
-def _short(value) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        lines.append(
+            [
+                row["number"],
+                "" if row["value"] is None else row["value"],
+                max(folds) - min(folds) if len(folds) > 1 else "",
+                *(row["params"].get(name, "") for name in names),
+                f"{row['seconds']:.1f}" if "seconds" in row else "",
+                row["state"] + (f": {row['why']}" if "why" in row else ""),
+            ]
+        )
+    return table(["trial", "value", "spread over folds", *names, "seconds", "state"], lines)
 
 
 def timeline(outcome: Outcome, rows: Iterable[Mapping] = ()):
@@ -140,8 +126,8 @@ def timeline(outcome: Outcome, rows: Iterable[Mapping] = ()):
     return ax.figure
 
 
-def of_optuna(name: str, study: Study):
-    """A figure of Optuna's; None if it has nothing to show (with one value, for example)."""
+def of_optuna(name: str, study: Study) -> str | None:
+    """A figure of Optuna's as SVG; None if it has nothing to show (with one value, for example)."""
     import matplotlib
     from matplotlib import pyplot
     from optuna.visualization import matplotlib as plots
@@ -158,13 +144,7 @@ def of_optuna(name: str, study: Study):
             axes = getattr(plots, name)(study.optuna)
             figure = axes.figure if hasattr(axes, "figure") else axes.flat[0].figure
             pyplot.close(figure)
-            for bar in (one for one in figure.axes if one.get_label() == "<colorbar>"):
-                place = bar.get_position()  # it would cover the labels of the last coordinate
-                bar.set_position([place.x0 + 0.08, place.y0, place.width, place.height])
-            figure.canvas.draw()  # while its style holds
-            # It belongs to no pyplot any more, by which a notebook would show it
-            figure._repr_png_ = partial(style.Figure._repr_png_, figure)
-            return figure
+            return svg(figure)
         except (ValueError, RuntimeError, ZeroDivisionError):
             return None
         finally:

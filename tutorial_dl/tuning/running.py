@@ -103,7 +103,7 @@ class Search:
 
         What needs the data or the model is checked by the cells (`Cell.check`).
         """
-        from . import merit, options, samplers, study
+        from . import merit, options, samplers, space, study
 
         merit.check_source(self.merit)
         if self.folds > MANY and self.base.data.data in datasets.NAMES:
@@ -111,7 +111,7 @@ class Search:
         samplers.check(self.sampler)
         if self.sampler == "grid":
             samplers.check_grid(self.space, self.trials)
-        study.check_pruner(self.pruner)
+        space.check_name("pruner", self.pruner, study.PRUNERS)
         options.check(self.space, self.base, each)
         if self.file is not None and self.file.exists() and not self.resume:
             raise ValueError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from importlib import import_module
 
 import numpy as np
 from optuna import samplers as optunas
@@ -18,9 +19,14 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 
 from .proposing import Proposing, Seen
-from .space import Space, grid_of, nearest
+from .space import Space, check_name, grid_of
 
 NAMES = ("random", "grid", "tpe", "bayesian", "evolutionary", "cmaes")
+OURS = {  # in modules of their own, which are slow to import
+    "bayesian": ("bayesian", "Bayesian"),
+    "evolutionary": ("evolutionary", "Evolutionary"),
+    "cmaes": ("evolution_strategy", "EvolutionStrategy"),
+}
 GRID_POINTS = 5  # values per number on a grid
 FURTHER = 7919  # between the seeds of leaders; studies that go on count by thousands
 LARGEST_GRID = 100_000  # sets
@@ -58,9 +64,7 @@ def check_grid(space: Space, trials: int) -> None:
 
 def check(name: str) -> None:
     """Raise ValueError if there is no sampler of this name."""
-    if name not in NAMES:
-        hint = nearest(name, NAMES) or f"choose one of {', '.join(NAMES)}"
-        raise ValueError(f"unknown sampler {name!r}; {hint}")
+    check_name("sampler", name, NAMES)
 
 
 def of_stream(
@@ -87,20 +91,11 @@ def get(name: str, space: Space, seed: int | None = None) -> BaseSampler:
     as a set that is taken (grid, evolutionary). CMA-ES draws its points independently.
     """
     check(name)
-    if name == "bayesian":
-        from .bayesian import Bayesian
-
-        return Bayesian(space, seed)
-    if name == "evolutionary":
-        from .evolutionary import Evolutionary
-
-        return Evolutionary(space, seed)
-    if name == "cmaes":
-        from .evolution_strategy import EvolutionStrategy
-
-        return EvolutionStrategy(space, seed)
     if name == "grid":
         return Grid(space, seed)
+    if name in OURS:
+        module, kind = OURS[name]
+        return getattr(import_module(f"{__package__}.{module}"), kind)(space, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         if name == "tpe":

@@ -293,10 +293,17 @@ def grid_of(one: BaseDistribution, points: int) -> list:
     return list(dict.fromkeys(map(round if whole else float, values)))
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """'did you mean ...?', or an empty text if no known name is like it."""
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """'did you mean ...?', or `otherwise` if no known name is like it."""
     near = difflib.get_close_matches(name.replace("-", "_"), list(known), 1, 0.5)
-    return f"did you mean {near[0]!r}?" if near else ""
+    return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def check_name(what: str, name: str, known: Iterable[str]) -> None:
+    """Raise ValueError if `name` is none of the known names of a sampler, a pruner, ..."""
+    if name not in known:
+        hint = nearest(name, known, f"choose one of {', '.join(known)}")
+        raise ValueError(f"unknown {what} {name!r}; {hint}")
 
 
 def _place(value: Any, choices: tuple) -> int | None:
@@ -331,9 +338,11 @@ def _distribution(name: str, table: Any) -> BaseDistribution:
             raise ValueError(f"{say}choices must be a list, got {choices!r}")
         if not all(isinstance(choice, int | float | str) for choice in choices):
             raise ValueError(f"{say}choices must be numbers, texts or booleans")
-        if len(choices) < 2 or len(set(choices)) < len(choices):
+        twice = [one for place, one in enumerate(choices) if one in choices[:place]]
+        if len(choices) < 2 or twice:
+            why = f"; {twice[0]!r} stands twice" if twice else ""
             raise ValueError(
-                f"{say}choices must be at least 2 different values (1, 1.0 and true are equal)"
+                f"{say}choices must be at least 2 different values (1, 1.0 and true are equal){why}"
             )
         if "low" in table or "high" in table or log:
             raise ValueError(f"{say}a category has choices, and neither low, high nor log")

@@ -28,7 +28,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from . import samplers
 from .proposing import HEAD, INTERRUPTED, event_of
-from .space import Space, nearest
+from .space import Space, check_name
 
 PRUNERS = ("none", "median", "successive_halving", "hyperband")
 NAME = "search"
@@ -327,16 +327,9 @@ def row_of(trial: FrozenTrial) -> dict[str, Any]:
     }
 
 
-def check_pruner(name: str) -> None:
-    """Raise ValueError if there is no pruner of this name."""
-    if name not in PRUNERS:
-        hint = nearest(name, PRUNERS) or f"choose one of {', '.join(PRUNERS)}"
-        raise ValueError(f"unknown pruner {name!r}; {hint}")
-
-
 def _pruner(name: str, epochs: int) -> optuna.pruners.BasePruner:
     """Optuna's pruner. Its successive halving is the asynchronous one (arXiv 1810.05934)."""
-    check_pruner(name)
+    check_name("pruner", name, PRUNERS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         if name == "median":

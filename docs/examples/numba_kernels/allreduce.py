@@ -52,10 +52,13 @@ elsewhere = team.allreduce(np.ones(100_000, np.float32))  # staged.py: in pieces
 if team.rank == 0:
     print(little[0], window[-1], elsewhere[-1])
 
-# %% Which messages the ring sends
-# shows: schedules, ring
-from numba_kernels.allreduce import schedules
+# %% Which messages the ring sends, and the steps of one of its ranks
+# shows: schedules, ring, steps, kernel
+from numba_kernels.allreduce import kernel, ring, schedules
 
+for step in ring.steps(0, 3):  # steps.Step
+    print(step)
+print(kernel.table(ring.steps, 0, 3, 96)[:, [kernel.FIRST, kernel.LAST]].tolist())  # elements sent
 for number, messages in enumerate(schedules.rounds("ring", 3)):
     print(number, [(m.source, m.target, m.first, "+" if m.adds else "=") for m in messages])
 
@@ -91,5 +94,5 @@ print([elementwise.bounds(100, 3, i) for i in range(3)])
 x = np.array([1.0, 5.0])
 elementwise.combine(elementwise.op_code("max"), x, np.array([2.0, 3.0]))
 print(x)
-group = fold.group_of(6)  # of 6 ranks, 2 are folded in, so that 4 take part
-print(group, [fold.place_of(rank, 6 - group) for rank in range(6)])
+group, extra = fold.folding(6)  # of 6 ranks, 2 are folded in, so that 4 take part
+print(group, [fold.rank_of(place, extra) for place in range(group)])

@@ -62,3 +62,9 @@ part = KerasTensorReplica(models.gpt(text, width=12, heads=2, blocks=1), grid)
 trainer = Trainer(part, text, optimizer="adam", batch_size=64, progress=False)
 print(round(trainer.fit(1).epochs[-1]["loss"], 1), part.holding.words)
 print(KerasContextReplica(models.gpt(text), grid).holding.words)
+
+# %% What a replica is, beside its members
+# shows: Traits
+from tutorial_dl.replica import CurveReplica, Traits
+
+print(CurveReplica(2).traits == Traits(swaps=True))

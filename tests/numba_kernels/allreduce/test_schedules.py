@@ -1,4 +1,4 @@
-"""Schedules: they leave the sum on every rank, the kernels follow them, the formulas count them."""
+"""Schedules: they leave the sum on every rank, and the formulas count them."""
 
 import numpy as np
 import pytest
@@ -44,66 +44,26 @@ def test_the_messages_cost_what_the_formulas_say(on_ranks):
     on_ranks(1, costs_of_the_messages)
 
 
-def messages_of_the_kernels():
-    """Run the kernels uncompiled, on threads that exchange messages through queues."""
-    import importlib
-    from queue import Queue
-    from threading import Thread
-    from types import FunctionType, SimpleNamespace
+def an_algorithm_of_ones_own():
+    """A reduction along a line of ranks, as in docs/add_an_allreduce.md."""
+    from numba_kernels import Team
+    from numba_kernels.allreduce.steps import ADDS, ENDS, IDLE, receive, send
 
-    from numba_kernels.allreduce import fold
-    from numba_kernels.allreduce.elementwise import SUM, bounds
-    from numba_kernels.shared.board import READY
+    def steps(rank, ranks):
+        for k in range(ranks - 1):
+            does = ENDS if k == ranks - 2 else ADDS
+            yield send(k + 1) if rank == k else receive(k, does) if rank == k + 1 else IDLE
+        for k in reversed(range(ranks - 1)):
+            yield send(k) if rank == k + 1 else receive(k + 1) if rank == k else IDLE
 
-    def sent(algorithm, ranks, n):
-        """(source, target, first element, last element, number among the source's messages)"""
-        module = importlib.import_module(f"numba_kernels.allreduce.{algorithm}")
-        doors = {(a, b): Queue() for a in range(ranks) for b in range(ranks)}
-        log, vectors = [], np.tile(10.0 ** np.arange(ranks)[:, None], n)  # (ranks, n)
-
-        def run(rank):
-            x, number = vectors[rank], iter(range(100))
-
-            def exchange(link, outgoing, to, incoming, source):
-                if to >= 0:
-                    first = (outgoing.ctypes.data - x.ctypes.data) // x.itemsize
-                    log.append((rank, to, first, first + outgoing.size, next(number)))
-                    doors[rank, to].put(outgoing.copy())
-                if source >= 0:
-                    incoming[:] = doors[source, rank].get(timeout=600)
-                return READY
-
-            names = vars(fold) | vars(module)
-            for name, item in list(names.items()):  # with functions the kernel calls
-                if getattr(item, "__module__", "") in (module.__name__, fold.__name__):
-                    names[name] = FunctionType(item.py_func.__code__, names)
-            names["exchange"] = exchange
-            link = SimpleNamespace(words=np.zeros(8, np.int64))
-            names["allreduce"](link, rank, ranks, x, np.empty(n), SUM, 1.0)
-
-        threads = [Thread(target=run, args=(rank,)) for rank in range(ranks)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert (vectors == (10**ranks - 1) // 9).all()
-        return sorted(log)
-
-    for algorithm in SCHEDULES:
-        for ranks in range(2, 10):
-            n = 16 * ranks + 5  # the last chunk ends within a cache line
-            planned, numbers = [], [0] * ranks
-            for messages in rounds(algorithm, ranks):
-                for m in messages:
-                    first = bounds.py_func(n, m.chunks, m.first)[0]
-                    last = bounds.py_func(n, m.chunks, m.last - 1)[1]
-                    planned.append((m.source, m.target, first, last, numbers[m.source]))
-                    numbers[m.source] += 1
-            assert sent(algorithm, ranks, n) == sorted(planned), (algorithm, ranks)
+    team = Team(shared=False)
+    for n in (0, 1, 1000):
+        x = np.full(n, 10.0**team.rank)
+        assert (team.allreduce(x, "mean", algorithm=steps) == 111 / 3).all()
 
 
-def test_the_kernels_send_the_messages_of_the_schedules(on_ranks):
-    on_ranks(1, messages_of_the_kernels)
+def test_an_algorithm_of_ones_own(on_ranks):
+    on_ranks(3, an_algorithm_of_ones_own)
 
 
 @pytest.mark.parametrize(

@@ -94,12 +94,15 @@ def test_against_others(name, keras):
     np.testing.assert_allclose(ours(rule, w, gradients, np.float32), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_every_name_is_tested():
+def test_every_name_is_tested_and_documented():
     def kind(rule):
         return type(rule), bool(getattr(rule, "momentum", 0)), getattr(rule, "nesterov", False)
 
     tested = {kind(rule) for rule, _ in RULES.values()}
-    assert {kind(optimizers.get(name)) for name in optimizers.NAMES} <= tested
+    page = Path(__file__).parents[3].joinpath("docs/training.md").read_text()
+    for name in optimizers.NAMES:
+        assert kind(optimizers.get(name)) in tested, f"{name} is missing in support/rules.py"
+        assert f"`{name}`" in page, f"{name} is missing in docs/training.md"
 
 
 def test_defaults_are_those_of_keras(keras):

@@ -9,23 +9,13 @@ import time
 import clock
 import numpy as np
 import pytest
+from places import WINDOW, places, ranks_at
 
-WINDOW, MESSAGES, MIXED = (
-    {"NUMBA_KERNELS_WINDOW": "1"},
-    {"NUMBA_KERNELS_WINDOW": "0"},
-    {"NUMBA_KERNELS_NODE": "2"},
-)
-WHERE = pytest.mark.parametrize(
-    "ranks, env",
-    [(2, WINDOW), (3, WINDOW), (4, WINDOW), (2, MESSAGES), (3, MESSAGES), (4, MESSAGES),
-     (3, MIXED), (4, MIXED)],
-    ids=[
-        "2-window", "3-window", "4-window", "2-messages", "3-messages", "4-messages", "3-mixed",
-        "4-mixed",
-    ],
+WHERE = ranks_at(
+    "2-window", "3-window", "4-window", "2-messages", "3-messages", "4-messages", "3-mixed",
+    "4-mixed",
 )  # fmt: skip
 TURNS = 12
-END = 99.0  # a word that dismisses a leaf
 
 
 def serve_all(star, handle, seconds=300.0):
@@ -139,7 +129,7 @@ def stress(requests):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("env", [WINDOW, MIXED], ids=["window", "mixed"])
+@places("window", "mixed")
 def test_many_requests(on_ranks, env):
     on_ranks(5, stress, 2000, env=env)
 
@@ -250,7 +240,7 @@ def wrong():
     assert (team.allreduce(np.ones(5)) == team.size).all()
 
 
-@pytest.mark.parametrize("env", [WINDOW, MESSAGES], ids=["window", "messages"])
+@places("window", "messages")
 def test_wrong_arguments(on_ranks, env):
     on_ranks(3, wrong, env=env)
 

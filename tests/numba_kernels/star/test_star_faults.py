@@ -11,12 +11,8 @@ from types import SimpleNamespace
 
 import clock
 import pytest
+from places import places
 
-WINDOW, MESSAGES, MIXED = (
-    {"NUMBA_KERNELS_WINDOW": "1"},
-    {"NUMBA_KERNELS_WINDOW": "0"},
-    {"NUMBA_KERNELS_NODE": "2"},
-)
 END = 99.0  # a word that dismisses a leaf
 
 
@@ -74,7 +70,7 @@ def leaf_fails():
 
 
 @pytest.mark.thorough(but="mixed")
-@pytest.mark.parametrize("env", [WINDOW, MESSAGES, MIXED], ids=["window", "messages", "mixed"])
+@places("window", "messages", "mixed")
 def test_a_leaf_fails(on_ranks, env):
     on_ranks(3, leaf_fails, env=env)
 
@@ -130,7 +126,7 @@ def hub_fails():
         stall.REPORT, stall._say = before
 
 
-@pytest.mark.parametrize("env", [WINDOW, MESSAGES, MIXED], ids=["window", "messages", "mixed"])
+@places("window", "messages", "mixed")
 def test_the_hub_fails(on_ranks, env):
     on_ranks(3, hub_fails, env=env)
 
@@ -237,7 +233,7 @@ def kills(seed):
 
 
 @pytest.mark.thorough(but="messages")
-@pytest.mark.parametrize("env", [WINDOW, MESSAGES], ids=["window", "messages"])
+@places("window", "messages")
 def test_kills(env):
     from on_ranks import one_call
 

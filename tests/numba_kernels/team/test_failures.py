@@ -13,14 +13,11 @@ import time
 import clock
 import numpy as np
 import pytest
+from places import places, ranks_at
 
-PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
+PLACES = places("window", "messages")
 # `make soak` has all pairs of 2 to 4 ranks with both places.
-RANKS = pytest.mark.parametrize(
-    ("ranks", "shared"),
-    [(3, "1"), (2, "0"), (4, "0")],
-    ids=["3-window", "2-messages", "4-messages"],
-)
+RANKS = ranks_at("3-window", "2-messages", "4-messages")
 
 CALLS = {
     "allreduce": lambda team: team.allreduce(np.ones(1000, "float32")),
@@ -103,8 +100,8 @@ def rank_fails():
 
 @pytest.mark.thorough(but=["3-window", "2-messages"])
 @RANKS
-def test_a_rank_fails(on_ranks, ranks, shared):
-    on_ranks(ranks, rank_fails, env={"NUMBA_KERNELS_WINDOW": shared})
+def test_a_rank_fails(on_ranks, ranks, env):
+    on_ranks(ranks, rank_fails, env=env)
 
 
 def exchanges_fail():
@@ -141,8 +138,8 @@ def exchanges_fail():
 
 @pytest.mark.thorough(but="3-window")
 @RANKS
-def test_a_rank_fails_in_a_step(on_ranks, ranks, shared):
-    on_ranks(ranks, exchanges_fail, env={"NUMBA_KERNELS_WINDOW": shared})
+def test_a_rank_fails_in_a_step(on_ranks, ranks, env):
+    on_ranks(ranks, exchanges_fail, env=env)
 
 
 def mismatches():
@@ -214,8 +211,8 @@ def mismatches():
 
 @pytest.mark.thorough(but="3-window")
 @RANKS
-def test_calls_that_differ(on_ranks, ranks, shared):
-    on_ranks(ranks, mismatches, env={"NUMBA_KERNELS_WINDOW": shared})
+def test_calls_that_differ(on_ranks, ranks, env):
+    on_ranks(ranks, mismatches, env=env)
 
 
 def an_exception_ends_a_rank():
@@ -230,10 +227,9 @@ def an_exception_ends_a_rank():
 
 @pytest.mark.thorough(but="2-messages")
 @RANKS
-def test_an_exception_ends_a_rank(ranks, shared):
+def test_an_exception_ends_a_rank(ranks, env):
     import on_ranks
 
-    env = {"NUMBA_KERNELS_WINDOW": shared}
     done = on_ranks.run(ranks, an_exception_ends_a_rank, env=env)
     assert done.returncode != 0
     said = done.stderr.count("rank 1 failed: ZeroDivisionError: outside the team")
@@ -259,8 +255,7 @@ def a_rank_ends():
 
 @pytest.mark.thorough
 @RANKS
-def test_a_rank_ends(on_ranks, ranks, shared):
-    env = {"NUMBA_KERNELS_WINDOW": shared}
+def test_a_rank_ends(on_ranks, ranks, env):
     said = on_ranks(ranks, a_rank_ends, env=env, fresh=True)
     assert said.count("noticed") == ranks - 1
 
@@ -290,8 +285,8 @@ def interrupted():
 
 
 @RANKS
-def test_interrupt(on_ranks, ranks, shared):
-    on_ranks(ranks, interrupted, env={"NUMBA_KERNELS_WINDOW": shared})
+def test_interrupt(on_ranks, ranks, env):
+    on_ranks(ranks, interrupted, env=env)
 
 
 def too_late():
@@ -315,8 +310,8 @@ def too_late():
 
 
 @PLACES
-def test_deadline(on_ranks, shared):
-    on_ranks(2, too_late, env={"NUMBA_KERNELS_WINDOW": shared})
+def test_deadline(on_ranks, env):
+    on_ranks(2, too_late, env=env)
 
 
 def numbers_of_ranks():

@@ -6,8 +6,9 @@ import time
 import numpy as np
 import pytest
 from interrupting import at_place, interrupt
+from places import places
 
-PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
+PLACES = places("window", "messages")
 
 
 def one_rank_aborts_all():
@@ -104,8 +105,8 @@ def interrupted_in_the_end():
 
 
 @PLACES
-def test_an_interrupt_while_a_communicator_is_made(on_ranks, shared):
-    on_ranks(3, interrupted_in_the_end, env={"NUMBA_KERNELS_WINDOW": shared})
+def test_an_interrupt_while_a_communicator_is_made(on_ranks, env):
+    on_ranks(3, interrupted_in_the_end, env=env)
 
 
 def interrupted_twice():
@@ -270,6 +271,6 @@ def at_random(seed, turns):
 @pytest.mark.thorough(but="3-window")
 @PLACES
 @pytest.mark.parametrize("ranks", [3, 4])
-def test_failures_at_random(on_ranks, ranks, shared):
+def test_failures_at_random(on_ranks, ranks, env):
     """`make soak` has 200."""
-    on_ranks(ranks, at_random, 1, 20, env={"NUMBA_KERNELS_WINDOW": shared})
+    on_ranks(ranks, at_random, 1, 20, env=env)

@@ -9,8 +9,9 @@ import time
 import clock
 import numpy as np
 import pytest
+from places import places, ranks_at
 
-PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
+PLACES = places("window", "messages")
 
 
 def many_times(times):
@@ -45,10 +46,10 @@ def many_times(times):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("ranks", "shared"), [(2, "0"), (3, "1")])
-def test_many_failures(on_ranks, ranks, shared):
+@ranks_at("2-messages", "3-window")
+def test_many_failures(on_ranks, ranks, env):
     """`make soak` has 120."""
-    on_ranks(ranks, many_times, 24, env={"NUMBA_KERNELS_WINDOW": shared}, fresh=True)
+    on_ranks(ranks, many_times, 24, env=env, fresh=True)
 
 
 def late_messages():
@@ -149,8 +150,8 @@ def missing():
 
 @pytest.mark.thorough(but="window")
 @PLACES
-def test_a_rank_that_does_not_come(on_ranks, shared):
-    on_ranks(3, missing, env={"NUMBA_KERNELS_WINDOW": shared})
+def test_a_rank_that_does_not_come(on_ranks, env):
+    on_ranks(3, missing, env=env)
 
 
 def interrupted():
@@ -175,8 +176,8 @@ def interrupted():
 
 
 @PLACES
-def test_interrupt_while_it_recovers(on_ranks, shared):
-    on_ranks(3, interrupted, env={"NUMBA_KERNELS_WINDOW": shared})
+def test_interrupt_while_it_recovers(on_ranks, env):
+    on_ranks(3, interrupted, env=env)
 
 
 def letters_that_come_late():
@@ -315,10 +316,6 @@ def cells():
 
 
 @pytest.mark.thorough(but="3-window")
-@pytest.mark.parametrize(
-    ("ranks", "shared"),
-    [(3, "1"), (2, "0"), (4, "0")],
-    ids=["3-window", "2-messages", "4-messages"],
-)
-def test_cells(on_ranks, ranks, shared):
-    on_ranks(ranks, cells, env={"NUMBA_KERNELS_WINDOW": shared})
+@ranks_at("3-window", "2-messages", "4-messages")
+def test_cells(on_ranks, ranks, env):
+    on_ranks(ranks, cells, env=env)

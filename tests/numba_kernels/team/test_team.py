@@ -10,8 +10,9 @@ from unittest import mock
 import ml_dtypes
 import numpy as np
 import pytest
+from places import places
 
-PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
+PLACES = places("window", "messages")
 
 
 def collectives():
@@ -64,8 +65,8 @@ def collectives():
 @pytest.mark.thorough(but=["3-window", "2-messages"])
 @PLACES
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_collectives(on_ranks, ranks, shared):
-    on_ranks(ranks, collectives, env={"NUMBA_KERNELS_WINDOW": shared})
+def test_collectives(on_ranks, ranks, env):
+    on_ranks(ranks, collectives, env=env)
 
 
 def barrier_orders():
@@ -84,8 +85,8 @@ def barrier_orders():
 
 
 @PLACES
-def test_barrier(on_ranks, shared):
-    on_ranks(3, barrier_orders, env={"NUMBA_KERNELS_WINDOW": shared})
+def test_barrier(on_ranks, env):
+    on_ranks(3, barrier_orders, env=env)
 
 
 def splitting():
@@ -132,8 +133,8 @@ def long_waits():
 
 
 @PLACES
-def test_long_waits(on_ranks, shared):
-    on_ranks(3, long_waits, env={"NUMBA_KERNELS_WINDOW": shared})
+def test_long_waits(on_ranks, env):
+    on_ranks(3, long_waits, env=env)
 
 
 def thousands():

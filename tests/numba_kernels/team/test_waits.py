@@ -4,9 +4,9 @@ import threading
 import time
 
 import numpy as np
-import pytest
+from places import places
 
-PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
+PLACES = places("window", "messages")
 
 CALLS = {
     "barrier()": lambda team: team.barrier(),
@@ -93,8 +93,8 @@ def last_rank_is_late():
 
 
 @PLACES
-def test_a_wait_is_known(on_ranks, shared):
-    on_ranks(4, last_rank_is_late, env={"NUMBA_KERNELS_WINDOW": shared})
+def test_a_wait_is_known(on_ranks, env):
+    on_ranks(4, last_rank_is_late, env=env)
 
 
 def one_recovers():

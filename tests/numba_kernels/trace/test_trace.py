@@ -6,6 +6,7 @@ import time
 import clock
 import numpy as np
 import pytest
+from places import MESSAGES, places
 
 from numba_kernels import spans
 from numba_kernels.trace import recording
@@ -14,8 +15,7 @@ SLEEP = 0.4  # seconds that the late rank sleeps
 # Errors of durations are noted here, and asserted in `make soak`.
 WAITS, OFF = "a wait is as long as what is waited for, off by", "nobody waits where nobody is late"
 
-WINDOW, MESSAGES = None, {"NUMBA_KERNELS_WINDOW": "0"}
-ways = pytest.mark.parametrize("way", [WINDOW, MESSAGES], ids=["window", "messages"])
+ways = places("window", "messages")
 
 
 def seconds(span):
@@ -90,8 +90,8 @@ def one_rank_sleeps(late, round_):
 @pytest.mark.thorough(but=["3-window", "2-messages"])
 @ways
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_ranks_wait_for_a_late_one(on_ranks, ranks, way):
-    on_ranks(ranks, one_rank_sleeps, ranks - 1, 2, env=way)
+def test_ranks_wait_for_a_late_one(on_ranks, ranks, env):
+    on_ranks(ranks, one_rank_sleeps, ranks - 1, 2, env=env)
 
 
 def test_ranks_wait_in_the_mpi_library(on_ranks):
@@ -139,8 +139,8 @@ def steps(late):
 
 @ways
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_a_fused_step(on_ranks, ranks, way):
-    on_ranks(ranks, steps, 0, env=way)
+def test_a_fused_step(on_ranks, ranks, env):
+    on_ranks(ranks, steps, 0, env=env)
 
 
 def off():
@@ -167,8 +167,8 @@ def off():
 
 
 @ways
-def test_off(on_ranks, way):
-    on_ranks(2, off, env=way)
+def test_off(on_ranks, env):
+    on_ranks(2, off, env=env)
 
 
 def overflow():
@@ -226,8 +226,8 @@ def failed():
 
 
 @ways
-def test_a_wait_that_fails_ends_there(on_ranks, way):
-    on_ranks(2, failed, env=way)
+def test_a_wait_that_fails_ends_there(on_ranks, env):
+    on_ranks(2, failed, env=env)
 
 
 def test_recordings_within_each_other():

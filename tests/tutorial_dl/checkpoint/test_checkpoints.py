@@ -1,74 +1,40 @@
 """Checkpoints: resumed training gives the same bits, also on other ranks; damage is found."""
 
 import os
+import random
+from contextlib import redirect_stderr
+from io import StringIO
 from itertools import count
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+from counted_runs import EPOCHS, Cut, at_step, resumed_bit_for_bit, run_until, some_digits
+from rank_tests import with_ranks
 
-EPOCHS = 3
+from numba_kernels.errors import PeerError
+from tutorial_dl import Team, Trainer, data, models, strategies
+from tutorial_dl.checkpoint import format
+from tutorial_dl.checkpoint.format import CheckpointError
+from tutorial_dl.replica.consistency import DriftError
+from tutorial_dl.training import schedules
+from tutorial_dl.training.callbacks import Callback, EarlyStopping
 
 
 def trainer(team, folder=None, rule="adam", compression=None, resume=False, seed=0, **options):
-    from tutorial_dl import Trainer, data, models, strategies
-
-    digits = data.digits()
-    digits = data.Dataset(
-        "digits", data.Data(*digits.train.take(slice(0, 203))), digits.validation, 10
-    )
-    made = Trainer(
-        models.dense(digits, seed=seed),
-        digits,
-        strategies.Synchronous(team, compression=compression),
-        rule,
-        batch_size=20,
-        progress=False,
-        checkpoint=folder,
-        **options,
-    )
+    digits = some_digits(203)
+    strategy = strategies.Synchronous(team, compression=compression)
+    model, options = models.dense(digits, seed=seed), dict(progress=False) | options
+    made = Trainer(model, digits, strategy, rule, 20, checkpoint=folder, **options)
     if resume:
         assert made.resume()
     return made
 
 
-class Cut(RuntimeError):
-    """The error by which a test ends a run."""
-
-
-def cut_at(step):
-    from tutorial_dl.training.callbacks import Callback
-
-    class CutThere(Callback):
-        def on_step_end(self, trainer, loss, samples):
-            if trainer.steps == step:
-                raise Cut
-
-    return CutThere()
-
-
-def run_until(made, step):
-    made.callbacks.append(cut_at(step))
-    with pytest.raises(Cut):
-        made.fit(EPOCHS)
-    made.team.recover()
-
-
-def equal(one, other):
-    np.testing.assert_array_equal(one.replica.parameters, other.replica.parameters)
-    np.testing.assert_array_equal(
-        one.strategy.update.state.slots, other.strategy.update.state.slots
-    )
-    for a, b in zip(one.history.epochs, other.history.epochs, strict=True):
-        clocks = ("seconds", "samples_per_second")
-        assert {k: a[k] for k in a if k not in clocks} == {k: b[k] for k in b if k not in clocks}
-
-
-def bit_for_bit(folder):
-    from tutorial_dl import Team
-    from tutorial_dl.training import schedules
-    from tutorial_dl.training.callbacks import EarlyStopping
-
+@pytest.mark.thorough(but="2")
+@with_ranks(1, 2, 3)
+def test_resumed_runs_end_with_the_same_bits(folder):
     team = Team()
     rate = schedules.warm_up(schedules.cosine(0.1, 33), 8, start=0.01)
     for number, options in enumerate((
@@ -78,42 +44,22 @@ def bit_for_bit(folder):
         {"rule": "momentum", "compression": "top_k"},
         {"rule": "sgd", "compression": "powersgd"},
     )):  # fmt: skip
-        whole = trainer(team, callbacks=[EarlyStopping(restore_best=True)], **options)
-        whole.fit(EPOCHS)
-        assert whole.steps == 33
-        for every, step, at in ((4, 19, 16), (None, 19, 11), (11, 24, 22)):
-            place = Path(folder, f"{number}_{every}")
-            cut, resumed = (
-                trainer(
-                    team,
-                    place,
-                    checkpoint_every=every,
-                    callbacks=[EarlyStopping(restore_best=True)],
-                    **options,
-                )
-                for _ in range(2)
-            )
-            run_until(cut, step)
-            assert resumed.resume() and resumed.steps == at
-            resumed.fit_to(EPOCHS)
-            equal(whole, resumed)
-            again = trainer(team, place, resume=True, **options)  # resumes a run that has ended
-            assert again.steps == 33 and len(again.fit_to(EPOCHS).epochs) == EPOCHS
+
+        def make(place, options=options, **more):
+            stops = [EarlyStopping(restore_best=True)]
+            return trainer(team, place, callbacks=stops, **options, **more)
+
+        cuts = (4, 19, 16), (None, 19, 11), (11, 24, 22)
+        state = lambda strategy: strategy.update.state.slots  # noqa: E731
+        resumed_bit_for_bit(make, f"{folder}/{number}", cuts, state)
 
 
-@pytest.mark.thorough(but="2")
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_resumed_runs_end_with_the_same_bits(on_ranks, tmp_path, ranks):
-    on_ranks(ranks, bit_for_bit, str(tmp_path))
-
-
-def on_other_ranks(folder):
+@with_ranks(3)
+def test_on_another_number_of_ranks(folder):
     """A run resumed on another number of ranks ends like one that was never interrupted.
 
     It is written on 3 ranks and resumed on 2 and on 1, or written on 1 and resumed on 3.
     """
-    from tutorial_dl import Team
-
     team = Team()
     alone = trainer(team.split(team.rank), rule="momentum")
     alone.fit(EPOCHS)
@@ -140,19 +86,11 @@ def on_other_ranks(folder):
         team.barrier()
 
 
-def test_on_another_number_of_ranks(on_ranks, tmp_path):
-    on_ranks(3, on_other_ranks, str(tmp_path))
-
-
 def between_nodes(folder):
     """A run on two nodes writes what a run on one node resumes from, and the other way round.
 
     Its state is divided in the same way, and both end like a run of one process.
     """
-    from unittest import mock
-
-    from tutorial_dl import Team
-
     two = Team()
     with mock.patch.dict(os.environ, NUMBA_KERNELS_NODE="3"):
         one = Team()
@@ -177,10 +115,9 @@ def test_between_one_node_and_two(on_ranks, tmp_path):
     on_ranks(3, between_nodes, str(tmp_path), env={"NUMBA_KERNELS_NODE": "2"})
 
 
-def residuals(folder):
+@with_ranks(3)
+def test_residuals_on_fewer_ranks(folder):
     """Residuals that ranks have not sent yet are neither lost nor doubled."""
-    from tutorial_dl import Team
-
     team = Team()
     made = trainer(team, folder, rule="sgd", compression="top_k", checkpoint_every=4)
     run_until(made, 5)
@@ -193,15 +130,9 @@ def residuals(folder):
     np.testing.assert_allclose(sums[1], sums[0], atol=1e-7)
 
 
-def test_residuals_on_fewer_ranks(on_ranks, tmp_path):
-    on_ranks(3, residuals, str(tmp_path))
-
-
-def random_numbers(folder):
+@with_ranks(2)
+def test_random_numbers(folder):
     """After a resume, Python, NumPy and the model draw the numbers that they would have drawn."""
-    import random
-
-    from tutorial_dl import Team
 
     class Drawing:
         def on_epoch(self):
@@ -227,18 +158,9 @@ def random_numbers(folder):
     assert len({row[0] for row in table}) == team.size
 
 
-def test_random_numbers(on_ranks, tmp_path):
-    on_ranks(2, random_numbers, str(tmp_path))
-
-
-def damaged(folder):
+@with_ranks(2)
+def test_damage_is_found(folder):
     """An error names every kind of damage, and the checkpoint before it is used."""
-    from contextlib import redirect_stderr
-    from io import StringIO
-
-    from tutorial_dl import Team
-    from tutorial_dl.checkpoint.format import CheckpointError
-
     team = Team()
     run_until(trainer(team, folder, checkpoint_every=4), 19)  # an epoch has 11 steps
     names = sorted(path.name for path in Path(folder).iterdir())
@@ -249,22 +171,7 @@ def damaged(folder):
         said = StringIO()
         with redirect_stderr(said):
             made = trainer(team, folder, resume=True)
-        said = (
-            "".join(
-                map(
-                    bytes.decode,
-                    map(
-                        bytes,
-                        team.allgather(
-                            np.frombuffer(said.getvalue().encode(), np.uint8).astype(np.float64)
-                        ),
-                    ),
-                )
-            )
-            if team.size == 1
-            else said.getvalue()
-        )
-        return made.steps, said
+        return made.steps, said.getvalue()
 
     for name in ("rank_00000.npz", "rank_00001.npz", "manifest"):
         path = newest / name
@@ -298,15 +205,8 @@ def damaged(folder):
         trainer(team, folder, resume=True)
 
 
-def test_damage_is_found(on_ranks, tmp_path):
-    on_ranks(2, damaged, str(tmp_path))
-
-
-def refused(folder):
-    from numba_kernels.errors import PeerError
-    from tutorial_dl import Team, Trainer, data, models
-    from tutorial_dl.checkpoint.format import CheckpointError
-
+@with_ranks(2)
+def test_what_is_refused(folder):
     team = Team()
     trainer(team, folder).fit(1)
     with pytest.raises(ValueError, match="already holds checkpoints: resume"):
@@ -342,37 +242,25 @@ def refused(folder):
         os.fsync = real
 
 
-def test_what_is_refused(on_ranks, tmp_path):
-    on_ranks(2, refused, str(tmp_path))
-
-
-def drifted(folder):
+@with_ranks(2)
+def test_a_model_that_drifted_is_not_saved(folder):
     """A checkpoint is not written if ranks hold different models."""
-    from tutorial_dl import Team
-    from tutorial_dl.replica.consistency import DriftError
-    from tutorial_dl.training.callbacks import Callback
 
-    class Bend(Callback):
-        def on_step_end(self, trainer, loss, samples):
-            if trainer.steps == 6 and trainer.team.rank == 1:
-                trainer.replica.parameters[:] += 1
+    def bend(trainer):
+        trainer.replica.parameters[:] += trainer.team.rank
 
     team = Team()
-    bent = trainer(team, folder, "sgd", compression="bf16", checkpoint_every=4, callbacks=[Bend()])
+    bent = trainer(
+        team, folder, "sgd", compression="bf16", checkpoint_every=4, callbacks=[at_step(6, bend)]
+    )
     with pytest.raises(DriftError):
         bent.fit(1)
     assert bent.steps == 8 and bent.saving.checkpoints.steps() == [4]
 
 
-def test_a_model_that_drifted_is_not_saved(on_ranks, tmp_path):
-    on_ranks(2, drifted, str(tmp_path))
-
-
-def recovered(folder):
+@with_ranks(2)
+def test_after_a_failure_all_ranks_go_on_alike(folder):
     """All ranks continue alike if a failure came before some had changed rate or run callbacks."""
-    from numba_kernels.errors import PeerError
-    from tutorial_dl import Team
-    from tutorial_dl.training.callbacks import Callback, EarlyStopping
 
     class FailsOnce(Callback):
         def on_epoch_end(self, trainer, row):
@@ -408,15 +296,9 @@ def recovered(folder):
     assert (rows == rows[0]).all()
 
 
-def test_after_a_failure_all_ranks_go_on_alike(on_ranks, tmp_path):
-    on_ranks(2, recovered, str(tmp_path))
-
-
-def killed_anywhere(folder):
+@with_ranks(1)
+def test_no_checkpoint_is_ever_half_there(folder):
     """Wherever writing is interrupted, the old or the new checkpoint can be read, whole."""
-    from tutorial_dl import Team
-    from tutorial_dl.checkpoint import format
-
     team = Team()
     made = trainer(team, folder, checkpoint_every=1, keep_checkpoints=2)
     run_until(made, 4)
@@ -458,7 +340,3 @@ def killed_anywhere(folder):
         for left in Path(folder).glob("step_*"):
             assert not format.Checkpoints(team, folder)._problem(left)
     assert cuts > 6
-
-
-def test_no_checkpoint_is_ever_half_there(on_ranks, tmp_path):
-    on_ranks(1, killed_anywhere, str(tmp_path))

@@ -4,13 +4,17 @@ from pathlib import Path
 
 import pytest
 from counted_runs import EPOCHS, Cut, alike, counted, counting, cut_at, run_until
+from faults import Fault, fail, strike
+
+from numba_kernels import PeerError
+from numba_kernels.team.team import Team
+from tutorial_dl.layout import Layout
+from tutorial_dl.runtime.master.hierarchical_master import HierarchicalMaster
+from tutorial_dl.runtime.master.messages import Kind, Order
 
 
 def groups():
     """Each sample is used once per epoch, also by workers of sub-masters."""
-    from numba_kernels.team.team import Team
-    from tutorial_dl.layout import Layout
-
     team = Team()
     for synchronous in (False, True):
         trainer = counting(team, synchronous=synchronous, layout=Layout(masters=2, workers=1))
@@ -26,8 +30,6 @@ def test_every_sample_once_under_sub_masters(on_ranks):
 
 
 def group_layouts():
-    from tutorial_dl.layout import Layout
-
     under = {"layout": Layout(masters=2, workers=1), "upward": 3}
     return under, {"layout": Layout(masters=1, workers=2, devices=2)}
 
@@ -44,8 +46,6 @@ def counted_under(trainer):
 
 def cut_groups(folder, steps):
     """Interrupt and resume runs with sub-masters before, afterwards, or both times."""
-    from numba_kernels.team.team import Team
-
     team, (under, plain) = Team(), group_layouts()
     for synchronous in (False, True):
         for step in steps:
@@ -66,19 +66,18 @@ def test_groups_use_every_sample_once_after_a_resume(on_ranks, tmp_path):
 
 
 def cut_at_word(word, monkeypatch):
-    """End the run right after the top master has received the message `word` or sent that order."""
-    from tutorial_dl.runtime.master.hierarchical_master import HierarchicalMaster
-    from tutorial_dl.runtime.master.messages import Kind, Order
-
+    """End the run when a group is empty (LEFT), or after the top master's next order `word`."""
     seen, told, order_for = [], HierarchicalMaster.from_sub_master, HierarchicalMaster.order_for
 
     def noted(self, leaf, kind, record):
         told(self, leaf, kind, record)
-        seen.append(Kind(kind).name)
+        if kind == Kind.LEFT:
+            seen.append("LEFT")
 
     def ordered(self, leaf):
         answer = order_for(self, leaf)
-        seen.append(answer and Order(answer.order).name)
+        if seen and answer:
+            seen.append(Order(answer.order).name)
         return answer
 
     def between(self):
@@ -92,12 +91,7 @@ def cut_at_word(word, monkeypatch):
 
 
 def cut_after_a_group(folder, cases):
-    """A group loses its worker, others adopt its shares, and then the run is ended, twice."""
-    from faults import Fault, fail, strike
-
-    from numba_kernels import PeerError
-    from numba_kernels.team.team import Team
-
+    """A group loses its worker, others do its work, and then the run is ended, twice."""
     team, (under, plain) = Team(), group_layouts()
     for number, (turn, *steps) in enumerate(cases):
         synchronous = bool(number % 2)
@@ -125,6 +119,6 @@ def cut_after_a_group(folder, cases):
 def test_groups_that_lose_their_workers_resume(on_ranks, tmp_path):
     cases = [
         (3, 14, 30), (3, 14, 30), (1, 9, 20, 40), (2, 9, 20, 40), (5, 25, 44), (6, 25, 44),
-        (4, "REST", 40), (4, "REST", 40), (4, "ADOPT", 40), (4, "ADOPT", 40),
+        (4, "LEFT", 40), (4, "LEFT", 40), (4, "TRAIN", 40), (4, "TRAIN", 40),
     ]  # fmt: skip
     on_ranks(5, cut_after_a_group, str(tmp_path / "window"), cases)

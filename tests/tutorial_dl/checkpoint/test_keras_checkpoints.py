@@ -1,28 +1,27 @@
 """A Keras network with moving statistics, dropout and a loss scale, killed and resumed."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from counted_runs import run_until, some_digits
+from rank_tests import with_ranks
+
+from tutorial_dl import Team, Trainer
 
 pytestmark = pytest.mark.xdist_group("keras")
 
 
-def network_goes_on(folder):
+@with_ranks(2, keras=True)
+def test_a_keras_network_goes_on(folder):
     """A resumed run has the same bits; dropout differs between ranks; predict is the model's."""
-    from pathlib import Path
-
     from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
 
     hide_tensorflow_chatter()
     import keras
 
-    from tutorial_dl import Team, Trainer, data
-    from tutorial_dl.training.callbacks import Callback
-
     team = Team()
-    digits = data.digits()
-    digits = data.Dataset(
-        "digits", data.Data(*digits.train.take(slice(0, 203))), digits.validation, 10
-    )
+    digits = some_digits(203)
 
     def network(policy):
         keras.utils.set_random_seed(7)
@@ -40,35 +39,16 @@ def network_goes_on(folder):
         model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
         return model
 
-    class Cut(RuntimeError):
-        pass
-
-    class CutThere(Callback):
-        def on_step_end(self, trainer, loss, samples):
-            if trainer.steps == 17:
-                raise Cut
-
     for policy, pieces in (("float32", 1), ("mixed_float16", 2)):
 
         def trainer(policy=policy, pieces=pieces, **options):
-            return Trainer(
-                network(policy),
-                digits,
-                team=team,
-                batch_size=20,
-                progress=False,
-                accumulate=pieces,
-                **options,
-            )
+            options |= dict(batch_size=20, progress=False, accumulate=pieces)
+            return Trainer(network(policy), digits, team=team, **options)
 
         whole = trainer()
         whole.fit(3)
         place = Path(folder, policy)
-        cut = trainer(checkpoint=place, checkpoint_every=5, callbacks=[CutThere()])
-        try:
-            cut.fit(3)
-        except Cut:
-            team.recover()
+        run_until(trainer(checkpoint=place, checkpoint_every=5), 17)
         resumed = trainer(checkpoint=place)
         assert resumed.resume() and resumed.steps == 15
         resumed.fit_to(3)
@@ -89,7 +69,3 @@ def network_goes_on(folder):
     inputs = digits.validation.inputs[:101]
     expected = whole.replica.model.predict(inputs, verbose=0)
     np.testing.assert_allclose(whole.predict(inputs), expected, rtol=1e-2, atol=1e-3)
-
-
-def test_a_keras_network_goes_on(on_ranks, tmp_path):
-    on_ranks(2, network_goes_on, str(tmp_path), keras=True)

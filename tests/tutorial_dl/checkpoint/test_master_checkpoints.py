@@ -8,34 +8,50 @@ from pathlib import Path
 import clock
 import numpy as np
 import pytest
-from counted_runs import EPOCHS, SAMPLES, alike, counted, counting, run_until
+from counted_runs import (
+    EPOCHS,
+    SAMPLES,
+    alike,
+    counted,
+    counting,
+    resumed_bit_for_bit,
+    run_until,
+    some_digits,
+)  # fmt: skip
+from faults import Counting, numbers, strike
+from rank_tests import with_ranks
+
+from numba_kernels.optimizers import SGD
+from numba_kernels.team.team import Team
+from tutorial_dl import Trainer, data, models, strategies, timeline
+from tutorial_dl.checkpoint.format import CheckpointError
+from tutorial_dl.layout import Layout
+from tutorial_dl.runtime.callback import Callback
+from tutorial_dl.strategies import Downpour, Serial
+from tutorial_dl.training import schedules
+from tutorial_dl.training.callbacks import EarlyStopping, Target
+from tutorial_dl.training.span_kinds import COMMUNICATING, COMPUTING, WAITING, kind
 
 # Bit for bit -----------------------------------------------------------------------------------
 
 
-def digits_of(samples):
-    from tutorial_dl import data
-
-    digits = data.digits()
-    some = data.Data.of(*digits.train.take(slice(0, samples)))
-    return data.Dataset("some digits", some, digits.validation, digits.classes)
-
-
 def a_trainer(team, folder=None, optimizer="adam", strategy=None, samples=203, **options):
-    from tutorial_dl import Trainer, models, strategies
-
-    digits = digits_of(samples)
+    digits = some_digits(samples)
     strategy = strategy or strategies.Downpour(synchronous=True, team=team)
     model = models.dense(digits, seed=1)
     options = {"batch_size": 20} | options
     return Trainer(model, digits, strategy, optimizer, progress=False, checkpoint=folder, **options)
 
 
-def bit_for_bit(folder):
-    """The synchronous form ends with the same bits wherever it was interrupted."""
-    from numba_kernels.team.team import Team
-    from tutorial_dl.training import schedules
+def slots_of(strategy):
+    """The optimizer's state, which the master has."""
+    state = getattr(strategy, "state", None)
+    return [] if state is None else state.slots
 
+
+@with_ranks(3)
+def test_resumed_runs_end_with_the_same_bits(folder):
+    """The synchronous form ends with the same bits wherever it was interrupted."""
     team = Team()
     rate = schedules.warm_up(schedules.cosine(0.1, 33), 8, start=0.01)
     for number, options in enumerate((
@@ -43,42 +59,18 @@ def bit_for_bit(folder):
         {"optimizer": "adam"},
         {"optimizer": "momentum", "learning_rate": rate, "clip_norm": 0.5, "accumulate": 2},
     )):  # fmt: skip
-        whole = a_trainer(team, **options)
-        whole.fit(EPOCHS)
-        assert whole.steps == 33
-        # Interrupt it in the middle of an epoch, in its last round, and in the round after it.
-        for every, step, at in ((4, 19, {19}), (None, 11, {11}), (5, 23, {23}), (4, 22, {22})):
-            place = Path(folder, f"{number}_{every}_{step}")
-            cut, resumed = (
-                a_trainer(team, place, checkpoint_every=every, **options) for _ in range(2)
-            )
-            run_until(cut, step)
-            assert resumed.resume() and resumed.steps in at, resumed.steps
-            assert alike(team, resumed.replica.parameters)
-            resumed.fit_to(EPOCHS)
-            assert resumed.steps == 33
-            np.testing.assert_array_equal(whole.replica.parameters, resumed.replica.parameters)
-            if team.rank == 0 and hasattr(whole.strategy, "state"):
-                ours, theirs = whole.strategy.state.slots, resumed.strategy.state.slots
-                np.testing.assert_array_equal(ours, theirs)
-            clocks = ("seconds", "samples_per_second")
-            for a, b in zip(whole.history.epochs, resumed.history.epochs, strict=True):
-                assert {k: a[k] for k in a if k not in clocks} == {
-                    k: b[k] for k in b if k not in clocks
-                }
-            again = a_trainer(team, place, **options)  # resumes a run that has ended
-            assert again.resume() and len(again.fit_to(EPOCHS).epochs) == EPOCHS
-            np.testing.assert_array_equal(whole.replica.parameters, again.replica.parameters)
+
+        def make(place, options=options, **more):
+            return a_trainer(team, place, **options, **more)
+
+        # In the middle of an epoch, in its last round, and in the round after it.
+        cuts = (4, 19, 19), (None, 11, 11), (5, 23, 23), (4, 22, 22)
+        resumed_bit_for_bit(make, f"{folder}/{number}", cuts, slots_of)
 
 
-def test_resumed_runs_end_with_the_same_bits(on_ranks, tmp_path):
-    on_ranks(3, bit_for_bit, str(tmp_path))
-
-
-def other_rates(folder):
+@with_ranks(3)
+def test_a_resumed_master_corrects_the_momentum(folder):
     """Resumed at another rate, a run ends with the bits of one whose schedule changes there."""
-    from numba_kernels.team.team import Team
-    from tutorial_dl.strategies import Downpour
 
     class WithoutRate(Downpour):
         """Its checkpoints are those of earlier versions, without the rate of the velocity."""
@@ -108,16 +100,9 @@ def other_rates(folder):
             np.testing.assert_array_equal(expected, resumed.replica.parameters)
 
 
-def test_a_resumed_master_corrects_the_momentum(on_ranks, tmp_path):
-    on_ranks(3, other_rates, str(tmp_path))
-
-
-def two_open_epochs(folder):
+@with_ranks(3)
+def test_seconds_before_a_checkpoint_count_once(folder):
     """Interrupted when the second epoch has begun and the first has not ended."""
-    from faults import strike
-
-    from numba_kernels.team.team import Team
-    from tutorial_dl.runtime.callback import Callback
 
     class Steps(Callback):
         """A clock that shows the steps of the run that it is a callback of."""
@@ -154,19 +139,11 @@ def two_open_epochs(folder):
     assert resumed.history.column("seconds") == [20.0, 0.0, 0.0]
 
 
-def test_seconds_before_a_checkpoint_count_once(on_ranks, tmp_path):
-    on_ranks(3, two_open_epochs, str(tmp_path))
-
-
 # Every sample once -----------------------------------------------------------------------------
 
 
 def every_sample(folder, steps):
     """A run is interrupted in an epoch and resumed on other ranks: each sample is used once."""
-    from numba_kernels.team.team import Team
-    from tutorial_dl.checkpoint.format import CheckpointError
-    from tutorial_dl.layout import Layout
-
     team = Team()
     for synchronous in (False, True):
         for step in steps:  # an epoch has 18 steps
@@ -213,12 +190,6 @@ def test_every_sample_once_after_a_resume(on_ranks, tmp_path):
 
 def options(folder):
     """Schedules, clipping, accumulation, callbacks, a second fit and files work with a master."""
-    from numba_kernels.team.team import Team
-    from tutorial_dl import data
-    from tutorial_dl.strategies import Downpour, Serial
-    from tutorial_dl.training import schedules
-    from tutorial_dl.training.callbacks import Callback, EarlyStopping, Target
-
     team = Team()
 
     # Compare the synchronous form with serial training on the same batches.
@@ -312,14 +283,6 @@ SLEEP = 0.2
 
 def spans(window):
     """The timeline has all ranks, and shows that a fast worker waits for a slow one."""
-    from faults import Counting, numbers
-
-    from numba_kernels.optimizers import SGD
-    from numba_kernels.team.team import Team
-    from tutorial_dl import Trainer, timeline
-    from tutorial_dl.strategies import Downpour
-    from tutorial_dl.training.span_kinds import COMMUNICATING, COMPUTING, WAITING, kind
-
     team = Team()
     delay = (lambda: time.sleep(SLEEP)) if team.rank == 1 else None
     seen = timeline.Timeline()
@@ -355,36 +318,3 @@ def spans(window):
 @pytest.mark.parametrize("window", ["1", "0"])
 def test_timeline(on_ranks, window):
     on_ranks(3, spans, window, env={"NUMBA_KERNELS_WINDOW": window})
-
-
-def test_rounds_lose_no_sample():
-    """No sample is lost if a worker is lost in any round, also if a checkpoint is written then."""
-    from collections import Counter
-
-    from tutorial_dl.runtime.master.synchronous_tasks import SynchronousTasks
-
-    for lost_at in range(6):
-        seen, rounds = Counter(), SynchronousTasks({1: 0, 2: 1}, 2, 3 * 12, 12, 0, 2)
-        at = 0
-        while not rounds.over:
-            before = rounds.save()
-            rounds.begin()
-            for worker in list(rounds.workers):
-                task = rounds.next(worker)
-                if at == lost_at and worker == 2:
-                    rounds.lose(2)
-                    continue
-                assert rounds.save() == before  # a round counts only when it is complete
-                rounds.done(worker)
-                pieces = [(task.first, task.low, task.high, task.parts)]
-                pieces += [task.more] if task.more[0] >= 0 else []
-                for position, low, high, parts in pieces:
-                    size = task.size
-                    seen.update(
-                        (task.epoch, position * size + i)
-                        for i in range(size * low // parts, size * high // parts)
-                    )
-            rounds.complete()
-            at += 1
-            assert at < 10
-        assert seen == {(epoch, sample): 1 for epoch in range(2) for sample in range(36)}

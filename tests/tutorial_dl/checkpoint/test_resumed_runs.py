@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from ended import wait_for
 
 from tutorial_dl.config import RunConfig, read
+from tutorial_dl.runtime.termination import heeding
 
 TRAIN = (
     "-m", "tutorial_dl", "train", "--model", "dense", "--epochs", "6", "--batch-size", "40",
@@ -44,14 +46,6 @@ def steps_in(folder) -> list[int]:
     if not folder.is_dir():
         return []
     return sorted(int(p.name[5:]) for p in folder.glob("step_*"))
-
-
-def wait_for(condition, process, seconds=600):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def arrays(folder, step) -> dict:
@@ -159,8 +153,6 @@ def test_stopped_runs(tmp_path):
 
 
 def test_a_signal_that_comes_too_late_is_not_lost():
-    from tutorial_dl.runtime.termination import heeding
-
     told = []
     before = signal.signal(signal.SIGTERM, lambda *_: told.append("outside"))
     try:
@@ -170,33 +162,3 @@ def test_a_signal_that_comes_too_late_is_not_lost():
         assert told == ["outside"]
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--base-batch-size", "16"], "has no effect without --batch-rule"),
-        (["--resume"], "--resume needs --checkpoint FOLDER"),
-        (["--checkpoint-every", "5"], "--checkpoint-every needs --checkpoint FOLDER"),
-        (["--checkpoint", "here/nosuch/deep"], "there is no folder here/nosuch"),
-        (["--checkpoint", "file"], "file is not a folder"),
-        (
-            ["--target", "accuracy"],
-            "target must be METRIC=NUMBER, for example val_accuracy=0.97, got 'accuracy'",
-        ),
-        (
-            ["--compression", "bf16", "--strategy", "serial"],
-            "compression needs strategy 'synchronous'",
-        ),
-        (["--compression", "bf16", "--one-copy"], "one_copy and compression exclude each other"),
-    ],
-)
-def test_wrong_words(tmp_path, monkeypatch, words, says):
-    monkeypatch.chdir(tmp_path)
-    Path("file").write_text("")
-    from typer.testing import CliRunner
-
-    from tutorial_dl.cli.commands import app
-
-    done = CliRunner().invoke(app, ["train", *words])
-    assert done.exit_code == 2 and says in done.stderr and done.stderr.count("\n") == 1

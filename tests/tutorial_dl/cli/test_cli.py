@@ -7,19 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
-from unittest import mock
 
 import clock
 import either_mpi
-import psutil
 import pytest
-from commands_here import run_here
-from commands_on_ranks import on_these_ranks, told
+from commands_on_ranks import json_values, on_these_ranks, run_lines, told
 
 from numba_kernels import environment, launch
-from tutorial_dl import __main__
 from tutorial_dl.cli import train
 
 USERS_FILE = """
@@ -68,34 +63,15 @@ def users_folder(tmp_path):
 
 @pytest.fixture
 def command(users_folder):
-    """command(*words, start=[...]) -> CompletedProcess; fails if a process is left running"""
-    mark = uuid.uuid4().hex
+    """command(*words, start=[...]) -> CompletedProcess"""
 
-    def run(*words, start=(), program=("-m", "tutorial_dl"), timeout=600, **options):
+    def run(*words, start=(), program=("-m", "tutorial_dl"), timeout=600):
         return subprocess.run(
-            [*start, sys.executable, *program, *words],
-            cwd=users_folder, env=dict(os.environ, TEST_MARK=mark), timeout=timeout,
-            capture_output=True, text=True, stdin=subprocess.DEVNULL, **options,
+            [*start, sys.executable, *program, *words], cwd=users_folder, timeout=timeout,
+            capture_output=True, text=True, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
-    yield run
-    end = time.monotonic() + 60
-    while (left := of_mark(mark)) and time.monotonic() < end:
-        time.sleep(0.05)
-    for process in left:
-        process.kill()
-    assert not left, f"left running: {left}"
-
-
-def of_mark(mark):
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("TEST_MARK") == mark and process.status() != "zombie":
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            pass
-    return found
+    return run
 
 
 def error_of(done, status):
@@ -121,55 +97,28 @@ def test_help_at_once(command):
         assert f" {heavy}\n" not in loaded, f"--help imports {heavy}"
 
 
-WRONG = [
-    (["--model", "nosuch"], "model 'nosuch': expected curve, softmax"),
-    (["--data", "nosuch"], "data 'nosuch': expected curve, digits"),
-    (["--strategy", "nosuch"], "'--strategy': 'nosuch' is not one of 'serial', 'synchronous'"),
-    (["--optimizer", "nosuch"], "'nosuch' is not one of 'sgd'"),
-    (["-n", "0"], "number of ranks must be from 1 to 1024, got 0"),
-    (["-n", "99999"], "number of ranks must be from 1 to 1024, got 99999"),
-    (["-n", "two"], "valid integer"),
-    (["-n", "2", "--strategy", "serial"], "strategy 'serial' uses 1 rank, not 2"),
-    (["--strategy", "serial", "--one-copy"], "one_copy needs strategy 'synchronous', got 'serial'"),
-    (["--epochs", "0"], "--epochs"),
-    (["--batch-size", "0"], "--batch-size"),
-    (["--learning-rate", "-1"], "--learning-rate"),
-    (["--seed", "-1"], "--seed"),
-    (["--nosuch"], "No such option"),
-    (["--json", "nosuch/out.json"], "there is no folder nosuch"),
-    (["--json", "."], "is a folder"),
-    (["--save", "nosuch/m.npz"], "there is no folder nosuch"),
-    (["--json", "/proc/out.json"], "cannot write /proc/out.json: "),  # though root may, by its mode
-    (["--checkpoint", "/proc/run"], "cannot write /proc/run: "),
-]
-
-
-@pytest.mark.parametrize(("words", "message"), WRONG, ids=[" ".join(w) for w, _ in WRONG])
-def test_wrong_words(monkeypatch, capfd, tmp_path, words, message):
-    monkeypatch.chdir(tmp_path)
-    assert message in error_of(run_here(capfd, "train", *words), 2)
-
-
 WRONG_ON_RANKS = [
-    (["--model", "my_file:nosuch"], 2, "my_file has no function 'nosuch'; it has build"),
-    (["--model", "no_file:build"], 2, "no such module"),
-    (["--data", "no/file.py:load"], 2, "there is no file"),
-    (["--model", "broken:build"], 2, "SyntaxError"),
-    (["--model", "my_file:narrow"], 2, "can't be used on data 'digits'"),
-    (["--model", "curve"], 2, "model 'curve' maps one number to one number"),
-    (["--model", "my_file:raises"], 2, "my_file.py, line 2"),
-    (["--save-best", "m.keras"], 2, "save the model as 'm.keras': the name must end in .npz"),
-    (["--model", "curve", "--data", "my_file:nan"], 2, "train.inputs[60] is nan; remove such"),
-    (["--model", "curve", "--data", "my_file:huge"], 1, "the loss is nan at step 1 (epoch 1) "),
+    ("--model my_file:nosuch", 2, "my_file has no function 'nosuch'; it has build"),
+    ("--model no_file:build", 2, "no such module"),
+    ("--data no/file.py:load", 2, "there is no file"),
+    ("--model broken:build", 2, "SyntaxError"),
+    ("--model my_file:narrow", 2, "can't be used on data 'digits'"),
+    ("--model curve", 2, "model 'curve' maps one number to one number"),
+    ("--model my_file:raises", 2, "my_file.py, line 2"),
+    ("--save-best m.keras", 2, "save the model as 'm.keras': the name must end in .npz"),
+    ("--model curve --data my_file:nan", 2, "train.inputs[60] is nan; remove such"),
+    ("--model curve --data my_file:huge", 1, "the loss is nan at step 1 (epoch 1) "),
+    ("--optimizer adam --momentum 0.5", 2, "with optimizer 'adam', which has none"),
+    ("--strategy downpour --synchronous --staleness-aware", 2, "nothing is stale"),
+    ("--strategy downpour --lower-momentum --optimizer adam", 2, "but adam has none"),
+    ("--strategy downpour --momentum 0.5 --optimizer adam", 2, "momentum"),
+    ("--strategy gradient_energy_matching --optimizer adam", 2, "needs plain sgd, got adam"),
+    ("--strategy gradient_energy_matching --optimizer nesterov", 2, "sgd with momentum 0.9"),
 ]
 WRONG_OF_A_COMMAND = [  # one that fails before training, one within, and one with lost workers
-    (["--data", "my_file:raises"], 2, "ZeroDivisionError: division by zero"),
-    (["--learning-rate", "1e30", "--optimizer", "sgd"], 1, "the loss is nan at step 2 (epoch 1) "),
-    (
-        ["-n", "5", "--strategy", "downpour", "--devices", "2", "--learning-rate", "1e30"],
-        1,
-        " is not finite on rank ",
-    ),
+    ("--data my_file:raises", 2, "ZeroDivisionError: division by zero"),
+    ("--learning-rate 1e30 --optimizer sgd", 1, "the loss is nan at step 2 (epoch 1) "),
+    ("-n 5 --strategy downpour --devices 2 --learning-rate 1e30", 1, " is not finite on rank "),
 ]
 
 
@@ -177,10 +126,10 @@ WRONG_OF_A_COMMAND = [  # one that fails before training, one within, and one wi
     but=["--model my_file:narrow", "--model my_file:raises", "--save-best m.keras"]
 )
 @pytest.mark.parametrize(
-    ("words", "status", "message"), WRONG_ON_RANKS, ids=[" ".join(w) for w, *_ in WRONG_ON_RANKS]
+    ("words", "status", "message"), WRONG_ON_RANKS, ids=[words for words, *_ in WRONG_ON_RANKS]
 )
 def test_wrong_on_every_rank_is_told_once(on_ranks, users_folder, words, status, message):
-    ended, said = told(on_ranks, 2, users_folder, ["--quiet", *words])
+    ended, said = told(on_ranks, 2, users_folder, ["--quiet", *words.split()])
     assert ended == status and said.count("\n") == 1
     assert said.startswith("error: ") and message in said
 
@@ -209,7 +158,7 @@ def test_many_ranks_on_few_cores_are_told(monkeypatch):
     ("words", "status", "message"), WRONG_OF_A_COMMAND, ids=["set-up", "training", "workers"]
 )
 def test_a_failing_command_tells_it_once(command, words, status, message):
-    assert message in error_of(command("train", "-n", "2", "--quiet", *words), status)
+    assert message in error_of(command("train", "-n", "2", "--quiet", *words.split()), status)
 
 
 def test_under_mpiexec(command):
@@ -238,15 +187,6 @@ def test_a_users_own_keras_model_of_two_inputs(on_ranks, users_folder):
     assert "note:" not in errors  # it was compiled without an optimizer
 
 
-def trained(lines):
-    """Run several command lines, one after the other, in these ranks."""
-    for words in lines:
-        with mock.patch.object(sys, "argv", ["tutorial_dl", *words]):
-            with pytest.raises(SystemExit) as ended:
-                __main__.main()
-            assert not ended.value.code, words
-
-
 @pytest.mark.thorough
 def test_results_and_every_option(command, on_ranks, tmp_path):
     """--json has its fields, and each option changes the result as it should."""
@@ -257,11 +197,7 @@ def test_results_and_every_option(command, on_ranks, tmp_path):
         return ["train", *options, "--json", "-", "--quiet", *more]
 
     def train(*lines, ranks=1):
-        printed, results = on_ranks(ranks, trained, lines), []
-        while printed:
-            result, end = json.JSONDecoder().raw_decode(printed)
-            results.append(result)
-            printed = printed[end:].lstrip()
+        results = json_values(on_ranks(ranks, run_lines, str(tmp_path), lines))
         assert len(results) == len(lines)
         return results
 

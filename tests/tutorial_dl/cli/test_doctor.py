@@ -10,6 +10,7 @@ import venv
 from pathlib import Path
 
 import either_mpi
+import numpy
 import pytest
 
 from numba_kernels import launch
@@ -56,7 +57,6 @@ def test_all_is_well_here_and_nothing_heavy_is_imported():
     assert lines["mpiexec"].startswith(launch.find_mpiexec())
     assert lines["2 ranks"] == "1 + 2 = 3 on 2 ranks"
     assert lines["engine cluster"] == "2 engines, and their allreduce of 1 is 2"
-    import numpy
 
     assert lines["numpy"] == numpy.__version__
     assert lines["imported"] == "set()"
@@ -81,7 +81,6 @@ def test_no_mpiexec(tmp_path):
     """The environment has the MPI library but no mpiexec, as after a partial install."""
     venv.create(tmp_path / "env", with_pip=False)
     site = next((tmp_path / "env" / "lib").glob("python*/site-packages"))
-    import numpy
 
     installed = Path(numpy.__file__).parents[1]
     root = Path(launch.__file__).parents[1]

@@ -2,33 +2,21 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands_here import run_command
 from commands_on_ranks import ERRORS, on_these_ranks, told
-from typer.testing import CliRunner
 
 from numba_kernels.team.team import Team
 from tutorial_dl import config, data
-from tutorial_dl.cli.commands import app
 from tutorial_dl.data.loading import NAMES
 from tutorial_dl.training import gan_quality
 from tutorial_dl.training.callbacks import EarlyStopping
 from tutorial_dl.training.setup import prepare
 
 TRAIN = ["train", "--model", "one-dimensional-gan", "--data", "curve", "--epochs", "4", "--quiet"]
-
-
-def command(*words, status=0):
-    """Standard output and standard error of the command."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tutorial_dl", *words], capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == status, done.stderr
-    return done.stdout, done.stderr
 
 
 def test_train_resume_and_generate(on_ranks, tmp_path):
@@ -59,15 +47,14 @@ def test_train_resume_and_generate(on_ranks, tmp_path):
     assert first["samples"][-1] == second["samples"][-1]  # resumed bit for bit
     assert first["discriminator_learning_rate"] == 0.002 and first["learning_rate"] == 0.001
 
-    _, words = command("generate", "--checkpoint", folder, "-n", "300", "--out", out)
-    assert "300 samples of one-dimensional-gan after step 28" in words
+    done = run_command("generate", "--checkpoint", folder, "-n", "300", "--out", out)
+    assert done.returncode == 0
+    assert "300 samples of one-dimensional-gan after step 28" in done.stderr
     with h5py.File(out) as file:
         made = file["features"][:]
     assert made.shape == (300,) and np.isfinite(made).all() and made.std() > 0.1
-    refused = command(
-        "generate", "--checkpoint", folder, "--condition", "5", "--out", out, status=2
-    )
-    assert "--condition must be as in the training data" in refused[1]
+    done = run_command("generate", "--checkpoint", folder, "--condition", "5", "--out", out)
+    assert done.returncode == 2 and "--condition must be as in the training data" in done.stderr
     changed = [*TRAIN, "--gan-loss", "wasserstein", "--checkpoint", str(tmp_path), "--resume"]
     trained(*changed, ranks=1)  # an empty folder: a run of its own
 
@@ -85,26 +72,19 @@ def test_options_that_do_not_fit(on_ranks, tmp_path, words, complaint):
     assert status == 2 and complaint in error and error.count("\n") == 1
 
 
-def test_options_of_a_gan_need_one():
-    asked = config.RunConfig.of(model="dense", label_flips=0.1)
-    with pytest.raises(ValueError, match="--label-flips is for a GAN, such as digits-gan; got"):
-        prepare(asked, None)
-
-
-def test_generate_is_refused(tmp_path):
-    def refused(*words):
-        found = CliRunner().invoke(app, ["generate", *words])
-        assert found.exit_code == 2
-        return found.output
-
-    folder, out = str(tmp_path), str(tmp_path / "s.h5")
-    assert "is no folder of checkpoints" in refused("--checkpoint", folder, "--out", out)
-    (tmp_path / "run.toml").write_text('[data]\nmodel = "dense"\n')
-    assert "must be at least 1, got 0" in refused("--checkpoint", folder, "--out", out, "-n", "0")
-    assert "ends in .h5 or .hdf5" in refused("--checkpoint", folder, "--out", "s.npz")
-    assert "which is no GAN" in refused("--checkpoint", folder, "--out", out)
-    (tmp_path / "run.toml").write_text('[data]\nmodel = "one-dimensional-gan"\ndata = "curve"\n')
-    assert "there is no checkpoint in" in refused("--checkpoint", folder, "--out", out)
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"model": "dense", "label_flips": 0.1},
+            "--label-flips is for a GAN, such as",
+        ),
+        ({"data": "curve", "gradient_penalty": 3.0}, "--gradient-penalty has no effect without"),
+    ],
+)
+def test_options_of_a_gan_need_one_that_uses_them(options, line):
+    with pytest.raises(ValueError, match=line):
+        prepare(config.RunConfig.of(**{"model": "one-dimensional-gan"} | options), Team())
 
 
 def test_data_in_files_are_read(tmp_path):
@@ -117,12 +97,6 @@ def test_data_in_files_are_read(tmp_path):
     trainer = prepare(asked, Team())
     trainer.fit_to(1)
     assert np.isfinite(trainer.history.last["distance"])
-
-
-def test_a_penalty_needs_its_loss():
-    asked = config.RunConfig.of(model="one-dimensional-gan", data="curve", gradient_penalty=3.0)
-    with pytest.raises(ValueError, match="--gradient-penalty has no effect without"):
-        prepare(asked, Team())
 
 
 def run_of(team, epochs=8, **options):

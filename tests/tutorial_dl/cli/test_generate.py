@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from tutorial_dl import data, models
 from tutorial_dl.cli.commands import app
 from tutorial_dl.data import characters
-from tutorial_dl.replica import DenseReplica, sampling
+from tutorial_dl.replica import sampling
 
 
 class Next:
@@ -50,20 +50,7 @@ def test_the_command_writes_what_the_model_draws(tmp_path):
     assert done.exit_code == 0 and done.output == "class A" + characters.decode(drawn) + "\n"
 
 
-def test_what_cannot_write_is_refused(tmp_path):
-    DenseReplica((64, 256, 256, 10)).save(tmp_path / "dense.npz")
-    for words, line in {
-        (): "generate needs --model-file FILE, for text, or --checkpoint FOLDER",
-        ("--model-file", "m.npz", "--checkpoint", "run"): "generate needs --model-file FILE",
-        ("--checkpoint", "run"): "samples of a GAN need --out FILE",
-        ("--model-file", "no.npz", "--model", "transformer"): "there is no model file no.npz",
-        ("--model-file", str(tmp_path / "dense.npz")): "has arrays only; give the model",
-        ("--model-file", str(tmp_path / "dense.npz"), "--model", "transformer"): "has arrays {",
-        ("--model-file", str(tmp_path / "dense.npz"), "--model", "transformer", "--prompt", ""): (
-            "--prompt needs at least one character"),
-    }.items():  # fmt: skip
-        done = CliRunner().invoke(app, ["generate", *words], env={"COLUMNS": "1000"})
-        assert done.exit_code == 2 and line in done.output, done.output
+def test_what_cannot_be_sampled_is_refused():
     with pytest.raises(ValueError, match="temperature must be at least 0, got -1"):
         list(sampling.tokens(Coin(), [0], 1, 1, -1))
     with pytest.raises(ValueError, match="at least one token"):

@@ -5,31 +5,27 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands_here import run_command
+
+from tutorial_dl.extras import missing
 
 NOTEBOOKS = sorted(Path(__file__).parents[3].glob("notebooks/*.ipynb"))
 
 
-def command(*words, code="from tutorial_dl.__main__ import main; main()"):
-    line = [sys.executable, "-c", code, *words]
-    return subprocess.run(
-        line, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600
-    )
-
-
 def test_notebooks_are_listed_and_copied(tmp_path):
-    assert command("notebooks", "list").stdout.split() == [file.name for file in NOTEBOOKS]
+    assert run_command("notebooks", "list").stdout.split() == [file.name for file in NOTEBOOKS]
     mine = tmp_path / "course" / "mine"
-    done = command("notebooks", "copy", str(mine))
+    done = run_command("notebooks", "copy", str(mine))
     assert done.stdout == f"{len(NOTEBOOKS)} notebooks in {mine}: jupyter lab {mine}\n"
     for file in NOTEBOOKS:
         assert (mine / file.name).read_bytes() == file.read_bytes()
     changed = mine / NOTEBOOKS[2].name
     changed.write_text("mine")
-    again = command("notebooks", "copy", str(mine))
+    again = run_command("notebooks", "copy", str(mine))
     assert again.returncode == 2 and again.stderr.count("\n") == 1
     assert f"{mine / NOTEBOOKS[0].name} exists; --force replaces it" in again.stderr
     assert changed.read_text() == "mine"
-    assert command("notebooks", "copy", str(mine), "--force").returncode == 0
+    assert run_command("notebooks", "copy", str(mine), "--force").returncode == 0
     assert changed.read_bytes() == NOTEBOOKS[2].read_bytes()
 
 
@@ -61,7 +57,8 @@ main()
 )
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, module, words, extra):
     monkeypatch.chdir(tmp_path)
-    done = command(*words, code=HIDDEN.format(name=module))
+    line = [sys.executable, "-c", HIDDEN.format(name=module), *words]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=600)
     if extra is None:  # it is always installed: then it is no matter of extras
         assert done.returncode == 1 and done.stderr.count("\n") > 1
         return
@@ -70,8 +67,6 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, module
 
 
 def test_other_imports_are_not_blamed_on_an_extra():
-    from tutorial_dl.extras import missing
-
     assert missing(ModuleNotFoundError("No module named 'keras.old'", name="keras.old")) is None
     assert missing(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
     assert missing(ValueError("keras")) is None

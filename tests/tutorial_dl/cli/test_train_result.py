@@ -5,8 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from numba_kernels.jit.cache import KernelCache
+from tutorial_dl import Team
 from tutorial_dl.cli import applying, train_result
 from tutorial_dl.cli.outcome import outcome
+from tutorial_dl.cli.train import trainer_of
+from tutorial_dl.config import RunConfig
 from tutorial_dl.training.progress import TERMINAL
 
 RESULT = {
@@ -96,11 +100,6 @@ RULES = ("synchronous", "downpour", "elastic_averaging", "gradient_energy_matchi
 
 def rehearsed():
     """Kernels that are compiled or loaded before training counts, and after that."""
-    from numba_kernels.jit.cache import KernelCache
-    from tutorial_dl import Team
-    from tutorial_dl.cli.train import trainer_of
-    from tutorial_dl.config import RunConfig
-
     made, of_cache = [], KernelCache.load_overload
     team, found = Team(), {}
 

@@ -1,10 +1,8 @@
 """Errors of a user's model and data are one line that says what would be right."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from commands_here import run_command
 from keras_networks import compiled, keras, layers
 
 from tutorial_dl import replica
@@ -32,11 +30,7 @@ def build():
 
 def test_one_line_and_no_chatter(tmp_path):
     (tmp_path / "mine.py").write_text(FILE)
-    words = ["-m", "tutorial_dl", "train", "--model", "mine:build", "--data", "mine:load"]
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=tmp_path, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+    done = run_command("train", "--model", "mine:build", "--data", "mine:load", cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert "model 'sequential': target 9 is no class" in done.stderr, done.stderr
     assert "takes whole numbers from 0 to 4, as it has 5 outputs" in done.stderr

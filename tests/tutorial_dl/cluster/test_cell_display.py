@@ -6,7 +6,8 @@ import pytest
 from cell_messages import output_of, shown, text
 
 from tutorial_dl.cluster import cell_display
-from tutorial_dl.cluster.cell_output import DISPLAYS, Output
+from tutorial_dl.cluster.cell_output import Output
+from tutorial_dl.cluster.rank_screen import DISPLAYS
 
 
 def test_a_terminal_shows_whole_lines_as_they_come(capsys):
@@ -19,11 +20,11 @@ def test_a_terminal_shows_whole_lines_as_they_come(capsys):
     output.receive(1, text("100%\nnot en"))
     output.receive(0, text("bad\n", "stderr"))
     output.receive(1, text("ded"))
-    for rank in (1, 0):
-        output.receive(rank, shown("execute_result", text="5"))
     page.update()
     said = capsys.readouterr()
     assert said.out == "rank 1: 100%\n" and said.err == "rank 0: bad\n"
+    for rank in (1, 0):
+        output.receive(rank, shown("execute_result", text="5"))
     page.end()
     assert capsys.readouterr().out == "rank 1: not ended\nranks 0, 1: 5\n"
 
@@ -50,11 +51,10 @@ def test_a_terminal_loses_no_line(capsys):
     assert prints(("stdout", "after\n")).out.count("shown") == DISPLAYS
     output.receive(0, {"header": {"msg_type": "display_data"}, "content": display})
     assert prints(("stdout", "more")).out == ""
-    assert output.printed(0, "stdout") == "a\nb\nafter\nmore"
+    note = "... 3 more displays, which were not kept"
+    assert output.printed(0, "stdout") == f"a\nb\n{note}\nafter\nmore"
     page.end()
-    assert capsys.readouterr().out == (
-        "rank 0: more\nrank 0: ... 3 more displays, which were not kept\n"
-    )
+    assert capsys.readouterr().out == f"rank 0: {note}\nrank 0: more\n"
 
 
 def test_colours_and_statuses_stay_within_a_terminals_line(capsys, monkeypatch):

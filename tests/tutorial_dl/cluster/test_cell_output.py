@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 
 import pytest
@@ -10,76 +9,79 @@ from cell_messages import lines, message, output_of, png, shown, text
 
 from tutorial_dl.cluster import cell_layout, rank_screen
 from tutorial_dl.cluster.cell_layout import layout, lines_of
-from tutorial_dl.cluster.cell_output import DISPLAYS, Output
-from tutorial_dl.cluster.rank_screen import FIRST, MOST, Screen
+from tutorial_dl.cluster.cell_output import Output
+from tutorial_dl.cluster.rank_screen import DISPLAYS, FIRST, MOST, Screen
 
 # Folding and order ---------------------------------------------------------------------------
 
 
-def test_equal_output_is_folded_and_ranks_are_in_order():
-    # Rank 2 was the first to print.
-    got = lines(r2=["b\n"], r0=["a\n"], r1=["a\n"], r3=["a\n"])
-    assert got == ["ranks 0, 1, 3: a", "rank 2:        b"]
-    assert lines(r1=["b\nc\n"], r0=["a\n"]) == ["rank 0: a", "rank 1: b", "rank 1: c"]
-    assert lines(r0=["a\nb\n"], r1=["a\nb\n"], r2=["a\nb\n"]) == ["ranks 0-2: a", "ranks 0-2: b"]
-    assert lines(r0=[], r1=[]) == []
+ERROR = text("careful\n", "stderr")
+RED, OFF = "\x1b[31m", "\x1b[0m"
 
 
-def test_each_ranks_lines_stay_together():
-    assert lines(r0=["[1 0]\n[0 1]\n"], r1=["[1 0]\n[0 2]\n"]) == [
-        "rank 0: [1 0]",
-        "rank 0: [0 1]",
-        "rank 1: [1 0]",
-        "rank 1: [0 2]",
-    ]
+def result(said: str) -> dict:
+    return shown("execute_result", text=said)
 
 
-def test_what_one_rank_prints_after_the_others_follows():
-    same = "step 1\nstep 2\n"
-    got = lines(r0=[same, "total 7\n"], r1=[same], r2=[same], r3=["alone\n"])
-    assert got == [
-        "ranks 0-2: step 1",
-        "ranks 0-2: step 2",
-        "rank 0:    total 7",
-        "rank 3:    alone",
-    ]
-
-
-def test_ranks_behind_while_they_run_are_folded_too():
-    # Rank 1 has printed the beginning of a line that the others have printed.
-    got = lines(r0=["one\ntwo\n"], r1=["one\ntw"], r2=["one\ntwo\nthr"])
-    assert got == ["ranks 0-2:  one", "ranks 0, 2: two", "rank 2:     thr"]
-    assert lines(r0=["one\ntwo\n"], r1=["one\ntX"]) == [
-        "rank 0: one",
-        "rank 0: two",
-        "rank 1: one",
-        "rank 1: tX",
-    ]
-
-
-def test_stderr_is_told_apart_and_in_order():
-    got = lines(r0=["a\n", text("careful\n", "stderr"), "b\n"], r1=["a\n"])
-    assert got == ["ranks 0, 1: a", "rank 0 stderr: careful", "rank 0:     b"]
-
-
-def test_stdout_goes_on_in_its_line_after_stderr():
-    got = lines(r0=["begun", text("careful\n", "stderr"), ", done\n"])
-    assert got == ["rank 0: begun, done", "rank 0 stderr: careful"]
-
-
-def test_results_come_last_and_are_folded():
-    got = lines(
-        r0=[shown("execute_result", text="3"), "late\n"],
-        r1=["x\n", shown("execute_result", text="3")],
-        r2=[shown("execute_result", text="[1,\n 2]")],
-    )
-    assert got == [
-        "rank 0:     late",
-        "rank 1:     x",
-        "ranks 0, 1: 3",
-        "rank 2:     [1,",
-        "rank 2:      2]",
-    ]
+@pytest.mark.parametrize(
+    "messages, expected",
+    [
+        # Equal output is folded, and ranks are in order, whichever was the first to print.
+        (
+            {"r2": ["b\n"], "r0": ["a\n"], "r1": ["a\n"], "r3": ["a\n"]},
+            ["ranks 0, 1, 3: a", "rank 2:        b"],
+        ),
+        ({"r1": ["b\nc\n"], "r0": ["a\n"]}, ["rank 0: a", "rank 1: b", "rank 1: c"]),
+        ({"r0": ["a\nb\n"], "r1": ["a\nb\n"]}, ["ranks 0, 1: a", "ranks 0, 1: b"]),
+        ({"r0": [], "r1": []}, []),
+        # Lines of a rank stay together.
+        (
+            {"r0": ["[1 0]\n[0 1]\n"], "r1": ["[1 0]\n[0 2]\n"]},
+            ["rank 0: [1 0]", "rank 0: [0 1]", "rank 1: [1 0]", "rank 1: [0 2]"],
+        ),
+        # What one rank prints after the others follows.
+        (
+            {"r0": ["1\n2\n", "total 7\n"], "r1": ["1\n2\n"], "r2": ["1\n2\n"], "r3": ["alone\n"]},
+            ["ranks 0-2: 1", "ranks 0-2: 2", "rank 0:    total 7", "rank 3:    alone"],
+        ),
+        # Rank 1 has printed the beginning of a line that the others have printed.
+        (
+            {"r0": ["one\ntwo\n"], "r1": ["one\ntw"], "r2": ["one\ntwo\nthr"]},
+            ["ranks 0-2:  one", "ranks 0, 2: two", "rank 2:     thr"],
+        ),
+        (
+            {"r0": ["one\ntwo\n"], "r1": ["one\ntX"]},
+            ["rank 0: one", "rank 0: two", "rank 1: one", "rank 1: tX"],
+        ),
+        # stderr has a label of its own, and stdout goes on in its line after it.
+        (
+            {"r0": ["a\n", ERROR, "b\n"], "r1": ["a\n"]},
+            ["ranks 0, 1: a", "rank 0 stderr: careful", "rank 0:     b"],
+        ),
+        (
+            {"r0": ["begun", ERROR, ", done\n"]},
+            ["rank 0: begun, done", "rank 0 stderr: careful"],
+        ),
+        # Results come last and are folded.
+        (
+            {"r0": [result("3"), "late\n"], "r1": ["x\n", result("3")], "r2": [result("[1,\n 2]")]},
+            [
+                *("rank 0:     late", "rank 1:     x", "ranks 0, 1: 3"),
+                *("rank 2:     [1,", "rank 2:      2]"),
+            ],
+        ),
+        # Colours do not reach the labels.
+        (
+            {"r0": [f"{RED}one\ntwo{OFF} three\n", ERROR, "four\n"]},
+            [
+                *(f"rank 0: {RED}one{OFF}", f"rank 0: {RED}two{OFF} three"),
+                *("rank 0 stderr: careful", "rank 0: four"),
+            ],
+        ),
+    ],
+)
+def test_lines_and_labels(messages, expected):
+    assert lines(**messages) == expected
 
 
 def test_the_other_groupings():
@@ -134,17 +136,6 @@ def test_bars_of_tqdm_leave_a_line_each():
     assert line.startswith("rank 0: epochs: 100%|") and "5/5" in line
 
 
-def test_colours_do_not_reach_the_labels():
-    red, off = "\x1b[31m", "\x1b[0m"
-    got = lines(r0=[f"{red}one\ntwo{off} three\n", text("plain\n", "stderr"), "four\n"])
-    assert got == [
-        f"rank 0: {red}one{off}",
-        f"rank 0: {red}two{off} three",
-        "rank 0 stderr: plain",
-        "rank 0: four",
-    ]
-
-
 # Long output --------------------------------------------------------------------------------
 
 
@@ -158,13 +149,10 @@ def test_a_thousand_lines_are_cut_with_a_count():
     assert output_of(r1=[printed]).text(1) == printed.rstrip("\n")
 
 
-def test_the_rank_that_is_named_has_all_lines():
+def test_ranks_that_differ_share_the_lines_that_are_shown():
     got = lines(r0=["line 0\n"], r1=["".join(f"line {i}\n" for i in range(1000))])
     assert got[0] == "ranks 0, 1: line 0"
-    assert "rank 1:     ... 900 lines more; c.output(1) has them" in got
-
-
-def test_ranks_that_differ_share_the_lines_that_are_shown():
+    assert "rank 1:     ... 900 lines more; c.output(1) has them" in got  # the rank that has all
     printed = {f"r{k}": ["".join(f"{i} of {k}\n" for i in range(1000))] for k in range(8)}
     got = lines(**printed)
     assert cell_layout.LINES <= len(got) <= cell_layout.LINES + 8
@@ -188,18 +176,17 @@ def test_memory_is_bounded_and_the_count_stays_right(monkeypatch):
     assert f"... {50_000 - cell_layout.LINES:,} lines more" in more
 
 
-def test_a_stream_goes_on_after_its_line_was_dropped():
-    """stderr has begun a line, and stdout prints so much that this line is not kept."""
-    seen = Screen(itertools.count())
-    seen.write("stdout", "first\n" * FIRST)
-    seen.write("stderr", "begun")
+def test_a_stream_goes_on_in_its_line_whatever_is_dropped():
+    """stderr has begun a line, and stdout prints so much that lines around it are not kept."""
+    screen = Screen()
+    screen.write("stdout", "first\n" * FIRST)
+    screen.write("stderr", "begun")
     for _ in range(2 * MOST // 60):
-        seen.write("stdout", "y" * 59 + "\n")
-    assert "begun" not in [row.text for row in seen.rows().rows]
-    seen.write("stderr", " and ended\n")
-    shown = seen.rows()
-    assert [row.text for row in shown.rows if row.name == "stderr"] == [" and ended"]
-    assert shown.partial == 0 and not shown.changing
+        screen.write("stdout", "y" * 59 + "\n")
+    screen.write("stderr", " and ended\n")
+    [shown] = screen.parts()
+    assert [row.text for row in shown.rows if row.name == "stderr"] == ["begun and ended"]
+    assert shown.rows[FIRST].name == "note" and not shown.partial
 
 
 def test_a_very_long_line_is_cut():

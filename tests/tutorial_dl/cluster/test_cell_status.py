@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from tutorial_dl.cluster import cell_display, cell_runner
+from tutorial_dl.cluster import cell_display, cell_runner, engine_main_thread
 from tutorial_dl.cluster.cell_errors import ANSI, CellError, CellInterrupted, CellTimeout
 from tutorial_dl.cluster.engine_main_thread import MainThread
 from tutorial_dl.cluster.magics import ClusterMagics, numbered
@@ -160,7 +160,7 @@ def test_the_stop_button_ends_the_wait_and_the_cell_never_runs(left):
     c.run("never = True", ranks=[0])  # this rank is not waited for
     page = Statuses(lambda text: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(CellInterrupted) as stopped:
-        c.cells.free("all", page=page)
+        c.cells.free("all", None, page)
     assert re.fullmatch(WAITS, page.said[0])
     assert stopped.value.summary[0] == "interrupted: the cell was not run"
     assert re.match("ranks 1, 2 still compute in ", stopped.value.summary[1])
@@ -246,3 +246,24 @@ def test_an_engine_answers_whatever_its_main_thread_does_meanwhile():
     """Otherwise its question would stay open, and no other would be asked."""
     thread = MainThread(None, lambda file: {}["changed size during iteration"])
     assert thread.doing(running=True).state == "running"
+
+
+def test_calls_of_mpi_are_known_by_their_source_without_running_it(monkeypatch):
+    from mpi4py import MPI
+
+    comm = MPI.COMM_SELF
+    names = {"comm": comm, "MPI": MPI, "all": [1, comm], "barrier": comm.Barrier, "f": len}
+    frame = SimpleNamespace(f_locals=names, f_globals={})
+    for text, expected in {
+        "comm.allreduce(x)": True,
+        "MPI.COMM_WORLD.recv(source=(0))": True,
+        "all.count(comm.rank)": False,  # a list's
+        "all[1].Barrier()": True,  # by the method's name
+        "made(comm).bcast(f(1))": True,
+        "barrier()": True,
+        "f(comm.size)": False,
+        "nothing.here(1)": False,
+        "comm": False,
+    }.items():
+        monkeypatch.setattr(engine_main_thread, "expression", lambda frame, text=text: text)
+        assert engine_main_thread.calls_mpi(frame) is expected, text

@@ -218,18 +218,6 @@ def test_ranks_in_a_raw_mpi_call_are_named(request, ranks, comm, call, shown):
     c.run("pass")
 
 
-@pytest.mark.thorough
-def test_blocked_ranks_that_get_free_can_go_on(shared_cluster):
-    c = shared_cluster
-    code = "if rank == 1: raise ValueError('too early')\nif rank == 0: got = comm.recv(source=1)"
-    summary = failing(c, code)
-    assert summary[1] == (
-        "rank 0 is blocked in comm.recv(source=1) (line 2), which nothing can interrupt"
-    )
-    c.run("comm.send('late', 0)", ranks=[1])
-    c.run("assert rank or got == 'late'")
-
-
 # A cell after one that failed --------------------------------------------------------------------
 
 UNTIL = """import os

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,28 +13,21 @@ import pytest
 
 from numba_kernels import launch
 from tutorial_dl import cluster
-from tutorial_dl.cluster import exec_when_file_exists, processes
+from tutorial_dl.cluster import processes
 
 SECONDS = 300
 pytestmark = pytest.mark.usefixtures("private")
 
 
-def test_a_command_begins_when_its_file_has_been_written(tmp_path, monkeypatch):
-    file, waits, begun = tmp_path / "file", [], []
-
-    def sleep(seconds):
-        waits.append(file.exists())
-        if len(waits) == 3:
-            file.touch()
-        if len(waits) == 5:
-            file.write_text("{}")
-
-    one = exec_when_file_exists
-    monkeypatch.setattr(one.time, "sleep", sleep)
-    monkeypatch.setattr(one.os, "execvp", lambda *words: begun.append((len(waits), words)))
-    monkeypatch.setattr(sys, "argv", ["", str(file), "run", "it"])
-    exec_when_file_exists.main()
-    assert begun == [(5, ("run", ["run", "it"]))] and waits == [False] * 3 + [True] * 2
+def test_a_command_begins_when_its_file_has_been_written(tmp_path):
+    file = tmp_path / "a file"
+    command = ["sh", "-c", processes.WHEN_WRITTEN, str(file), "cat", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        file.touch()
+        with pytest.raises(subprocess.TimeoutExpired):  # it is empty
+            process.wait(0.2)
+        file.write_text("{}")
+        assert process.communicate(timeout=SECONDS) == ("{}", None)
 
 
 def test_a_start_that_fails_leaves_no_folder_and_names_the_controller(tmp_path, monkeypatch):

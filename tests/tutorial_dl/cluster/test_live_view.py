@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from tutorial_dl.cluster import engine_states, listing, tables, view
+from tutorial_dl.cluster import engine_activity, listing, rank_status, tables, view
 from tutorial_dl.cluster.engine_activity import ASKED, EVERY, Shares
 from tutorial_dl.cluster.engines import Engine
 from tutorial_dl.cluster.protocol import Doing
@@ -81,7 +81,7 @@ class Shown:
 
 
 def states(cluster) -> list[str]:
-    return [row.state for row in engine_states.rows(cluster)]
+    return [row.state for row in rank_status.rows(cluster)]
 
 
 # States ----------------------------------------------------------------------------------------
@@ -243,33 +243,45 @@ def test_only_cells_with_a_team_have_shares():
     assert re.findall(r'<i style="width:(\d+)%', html) == ["100", "0", "0", "25", "25", "50"]
 
 
-def sampled(what, held=()):
-    """What an engine says of its cell if it does `what` at one look after the other."""
-    time, looks = Time(), iter(what)
-    runs, held, seen = [], dict(held), []
+@pytest.fixture
+def sampled(monkeypatch):
+    """sampled(what): what an engine says of its cell if it does `what` at one look after another.
 
-    def sleep(seconds):
-        time.now += seconds + held.pop(len(seen), 0.0)
+    `held`: seconds, by look, for which something keeps Python's lock.
+    """
+    time, runs = Time(), []
+    thread = lambda target, **_: types.SimpleNamespace(start=lambda: runs.append(target))  # noqa: E731
+    monkeypatch.setattr(engine_activity.threading, "Thread", thread)
 
-    def look():
-        kind = next(looks, None)
-        if kind is None:
-            shares.end()
-            return "computing"
-        seen.append(kind)
-        return kind
+    def says(what, held=()):
+        looks, held, seen = iter(what), dict(held), []
+        time.now, began = 1000.0, len(runs)
 
-    kinds = ("computing", "talking", "waiting")
-    shares = Shares(look, lambda: 7, kinds, time, sleep, runs.append)
-    shares.begin()
-    assert shares.asked() == {"shares": [], "talks": False}
-    shares.asked()
-    assert len(runs) == 1  # one thread, however often it is asked
-    runs[0]()
-    return shares.asked(), time.now - 1000
+        def sleep(seconds):
+            time.now += seconds + held.pop(len(seen), 0.0)
+
+        def look():
+            kind = next(looks, None)
+            if kind is None:
+                shares.end()
+                return "computing"
+            seen.append(kind)
+            return kind
+
+        clock = types.SimpleNamespace(monotonic=time, sleep=sleep)
+        monkeypatch.setattr(engine_activity, "time", clock)
+        shares = Shares(look, lambda: 7, ("computing", "talking", "waiting"))
+        shares.begin()
+        assert shares.asked() == {"shares": [], "talks": False}
+        shares.asked()
+        assert len(runs) == began + 1  # one thread, however often it is asked
+        runs[-1]()
+        return shares.asked(), time.now - 1000
+
+    return says
 
 
-def test_an_engine_knows_what_it_did_in_the_last_seconds():
+def test_an_engine_knows_what_it_did_in_the_last_seconds(sampled):
     said, _ = sampled(["computing"] * 9 + ["talking"] * 20 + ["waiting"] * 30)
     assert said["shares"] == pytest.approx([1 / 6, 1 / 3, 1 / 2]) and said["talks"]
     # Nobody has asked for a while: the thread ends by itself.

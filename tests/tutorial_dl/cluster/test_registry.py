@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import re
-import stat
-import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +14,6 @@ from tutorial_dl.cluster import registry
 @pytest.fixture(autouse=True)
 def own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def test_a_full_disk_is_named_and_nothing_stays(tmp_path, monkeypatch):
@@ -40,36 +37,9 @@ def test_a_full_disk_is_named_and_nothing_stays(tmp_path, monkeypatch):
     assert not list(folder.iterdir())
 
 
-def test_a_home_that_cannot_be_written(tmp_path, monkeypatch):
-    """Clusters share one private folder then, which IPython's processes use too; it goes again."""
+def test_a_home_that_cannot_be_written_is_named(monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", "/proc/no-such-folder")  # root can't write there either
-    monkeypatch.setattr(registry, "_can_make", lambda folder: str(folder).startswith(str(tmp_path)))
-    folder = tmp_path / f"tutorial_dl-{os.getuid()}"
-    assert registry.home() == registry.home() == folder
-    assert os.environ["IPYTHONDIR"] == str(folder)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    registry._remove_unused(folder)
-    assert not folder.exists()
-    folder.mkdir(mode=0o755)  # made by somebody else, for example
-    folder.chmod(0o755)
-    monkeypatch.setenv("IPYTHONDIR", "/proc/no-such-folder")
-    with pytest.raises(registry.ClusterError, match=f"{folder} must be a folder that only you can"):
-        registry.home()
-
-
-def test_a_folder_can_be_made_below_one_that_can_be_written(tmp_path):
-    assert registry._can_make(tmp_path) and registry._can_make(tmp_path / "a" / "b")
-
-
-def test_a_home_below_a_folder_that_is_another_users(tmp_path, monkeypatch):
-    locked = tmp_path / "locked"
-    locked.mkdir(mode=0)
-    inner = locked / "home" / ".ipython"
-    real, effective, saved = os.getresuid()
-    if effective == 0:  # root may go anywhere
-        os.setresuid(65534, 65534, 0)
-    try:
-        assert not registry._can_make(inner)
-    finally:
-        os.setresuid(real, effective, saved)
-        locked.chmod(0o700)
+    assert registry.load_all() == []
+    says = "cannot write /proc/no-such-folder/tutorial_dl_local: .*; make room there, or set IPYTHO"
+    with pytest.raises(registry.ClusterError, match=says):
+        registry.take_folder(None, "local")

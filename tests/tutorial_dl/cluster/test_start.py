@@ -186,12 +186,19 @@ def test_the_old_cluster_stays_if_the_new_one_fails(fakes, capsys, error):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"n": 0}, {"n": "4"}, {"n": 64}, {"timeout": 0}, {"keep": -1}, {"profile": "no"}]
+    "wrong, says",
+    [
+        *(({"n": n}, "number of ranks must be .*from 1 to .*, got") for n in (0, -2, 1.5, "4")),
+        ({"n": 64}, "64 engines are too many"),
+        ({"timeout": 0}, "timeout must be a number of seconds above 0, got 0"),
+        ({"keep": -1}, "keep must be a number of seconds above 0, got -1"),
+        ({"profile": "no"}, "there is no profile 'no'"),
+    ],
 )
-def test_what_is_refused_leaves_the_old_cluster(fakes, wrong):
+def test_what_is_refused_leaves_the_old_cluster(fakes, wrong, says):
     first = cluster.start(n=2)
     del fakes.events[:]
-    with pytest.raises((ValueError, cluster.ClusterError)) as error:
+    with pytest.raises((ValueError, cluster.ClusterError), match=says) as error:
         cluster.start(**{"n": 3, **wrong})
     assert not fakes.events and engines.running() is first
     # IPython shows what this method returns, instead of frames.

@@ -17,7 +17,7 @@ from ended import assert_gone, until
 from IPython.core.error import UsageError
 
 from tutorial_dl import cluster
-from tutorial_dl.cluster import engine_states, rank_status, view
+from tutorial_dl.cluster import rank_status, view
 from tutorial_dl.cluster.magics import which_ranks
 
 SECONDS = 300
@@ -41,7 +41,7 @@ def test_which_ranks_refuses(text):
 def test_states_of_engines(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     with cluster.start(n=3, timeout=SECONDS) as c:
-        until(lambda: [row.state for row in engine_states.rows(c)] == ["idle"] * 3)
+        until(lambda: [row.state for row in rank_status.rows(c)] == ["idle"] * 3)
         go = tmp_path / "go"
         c.run("from numba_kernels import Team\nteam = Team()\nimport os, time")
         wait = f"    while not os.path.exists({str(go)!r}): time.sleep(0.01)"
@@ -51,7 +51,7 @@ def test_states_of_engines(tmp_path, monkeypatch):
         states = ["waiting in barrier for rank 1", "running", "waiting in barrier for rank 1"]
 
         def wait_for_one():
-            rows = engine_states.rows(c)
+            rows = rank_status.rows(c)
             times = [dict(zip(view.KINDS, row.shares, strict=False)) for row in rows]
             waits = [each.get("waiting", 0.0) > 0 for each in times]
             known = all(row.shares for row in rows)
@@ -71,7 +71,7 @@ def test_states_of_engines(tmp_path, monkeypatch):
         c.client[:].execute(code, block=False)
 
         def settled():
-            rows = engine_states.rows(c)
+            rows = rank_status.rows(c)
             return rows if [r.kind for r in rows] == ["busy", "blocked", "idle"] else None
 
         rows = until(settled)
@@ -97,23 +97,21 @@ def test_states_of_engines(tmp_path, monkeypatch):
         # A stopped engine can't be asked, and this must not take long.
         os.kill(rows[2].pid, signal.SIGSTOP)
         try:
-            until(lambda: engine_states.rows(c)[2].state == "stopped by a signal")
+            until(lambda: rank_status.rows(c)[2].state == "stopped by a signal")
             with clock.seconds("states are shown where an engine is stopped"):
-                engine_states.rows(c)
+                rank_status.rows(c)
         finally:
             os.kill(rows[2].pid, signal.SIGCONT)
-        until(lambda: engine_states.rows(c)[2].state == "idle")
+        until(lambda: rank_status.rows(c)[2].state == "idle")
 
         os.kill(rows[1].pid, signal.SIGKILL)
-        rows = until(
-            lambda: (r := engine_states.rows(c)) and r[1].kind == r[2].kind == "dead" and r
-        )
+        rows = until(lambda: (r := rank_status.rows(c)) and r[1].kind == r[2].kind == "dead" and r)
         assert [row.state for row in rows[1:]] == [
             "dead: was killed by signal 9 (SIGKILL)",
             "dead: ended, with rank 1",
         ]
     assert str(c).startswith("Cluster: it was stopped\n")
-    assert [row.state for row in engine_states.rows(c)] == ["stopped"] * 3
+    assert [row.state for row in rank_status.rows(c)] == ["stopped"] * 3
 
 
 # In a notebook ---------------------------------------------------------------------------------
@@ -157,15 +155,6 @@ class Notebook:
         reply, text, _, _ = self.run(code)
         assert reply["status"] == "ok", "\n".join(reply["traceback"])
         return text
-
-
-def test_a_display_that_is_updated_is_shown_once():
-    first, update = (
-        {"content": {"data": {"text/plain": text}, "transient": {"display_id": "cell"}}}
-        for text in ("rank 2: b", "rank 0: a\nrank 2: b")
-    )
-    printed = {"content": {"name": "stdout", "text": "c"}}
-    assert text_at_end([first, printed, update]) == "rank 0: a\nrank 2: bc"
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,8 @@ def job(killed=(), raised=(), before_a_team=(), after_a_team=()):
         from numba_kernels.errors import PeerError
         from numba_kernels.team.team import Team
         from tutorial_dl.interop.horovod import basics, elastic
-        from tutorial_dl.interop.horovod.process_sets import global_process_set
-        from tutorial_dl.interop.horovod.reductions import Sum
+        from tutorial_dl.interop.horovod.basics import global_process_set
+        from tutorial_dl.interop.horovod.wire import Sum
 
         def end(*_, **__):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -132,7 +132,7 @@ def test_a_rank_that_has_failed_lives_on(tmp_path):
         import time
 
         from tutorial_dl.interop.horovod import basics, elastic
-        from tutorial_dl.interop.horovod.process_sets import global_process_set
+        from tutorial_dl.interop.horovod.basics import global_process_set
 
         basics.init()
 
@@ -159,7 +159,7 @@ def test_failures_that_return():
 
     def function():
         from tutorial_dl.interop.horovod import basics, elastic
-        from tutorial_dl.interop.horovod.process_sets import global_process_set
+        from tutorial_dl.interop.horovod.basics import global_process_set
 
         basics.init()
         calls = []
@@ -202,7 +202,7 @@ def test_too_few_ranks_are_left(tmp_path, capfd):
 import os, signal
 import numpy as np
 from tutorial_dl.interop.horovod import basics, elastic
-from tutorial_dl.interop.horovod.process_sets import global_process_set
+from tutorial_dl.interop.horovod.basics import global_process_set
 
 basics.init()
 me, state = basics.rank(), elastic.ObjectState(step=0)

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from tutorial_dl.horovod.__main__ import main
-from tutorial_dl.interop.horovod.hosts import ranks_on
-from tutorial_dl.interop.horovod.launching import run
+from tutorial_dl.interop.horovod.launching import ranks_on, run
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "horovod_script.py"

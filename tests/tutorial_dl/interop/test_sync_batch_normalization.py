@@ -225,7 +225,7 @@ def without_samples(team):
         assert found[0] == 0 and not r.gradient.any()
     else:
         assert np.isfinite(r.gradient).all() and r.gradient.any()
-    collectives = [op for f, *_ in r._functions.values() for op in f.graph.get_operations()
+    collectives = [op for f, *_ in r.graphs.functions.values() for op in f.graph.get_operations()
                    if op.type == "PyFunc"]  # fmt: skip
     assert len(collectives) == 4  # two layers, forward and backward, in sequence
     assert all(a in b.control_inputs for a, b in itertools.pairwise(collectives))

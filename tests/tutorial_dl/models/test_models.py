@@ -18,6 +18,8 @@ DIGITS, CURVE = data.digits(), data.curve(n=60, noise=0.05)
 TEXT = data.text(length=16, characters=20_000)
 TWO = {"a": np.ones((6, 3), np.float32), "b": np.ones((6, 2), np.float32)}
 TWO_INPUTS = Dataset("two", Data.of(TWO, np.zeros(6)), Data.of(TWO, np.zeros(6)))
+PARTICLES = np.ones((6, 2), np.float32), np.array([3, 11, 211, 2212, 22, 1000020040])
+IDS = data.dataset_of((PARTICLES, PARTICLES))
 EVENTS = data.events(1500, particles=25)
 TWO_TARGETS = Dataset(
     "targets",
@@ -256,6 +258,7 @@ def test_a_model_itself():
         ("softmax", CURVE, ValueError, "'softmax' needs classes: dataset 'curve' has none"),
         ("cnn", CURVE, ValueError, r"takes images .* 'curve' has samples of shape \(\)"),
         ("mlp", TEXT, ValueError, "one class per sample: dataset 'text' has one per position"),
+        ("dense", IDS, ValueError, "6 different labels, up to 1000020040: number them from 0"),
         ("gpt", DIGITS, ValueError, r"'digits' has samples of shape \(8, 8, 1\); use data 'text'"),
         ("transformer", CURVE, ValueError, "'transformer' predicts the next token at each pos"),
         ("dense", TWO_INPUTS, ValueError, "model 'dense' has one input: dataset 'two' has 2"),

@@ -9,7 +9,7 @@ from tutorial_dl.data import showers as simulation
 from tutorial_dl.data.calorimeter import SMALL
 from tutorial_dl.quality import digits, frechet, showers
 from tutorial_dl.quality.separation import separation, separations
-from tutorial_dl.quality.telling_apart import auc
+from tutorial_dl.quality.two_sample_classifier import auc
 
 
 def test_separation_power():

@@ -192,7 +192,7 @@ def test_jit_compile_and_run_eagerly_are_heeded():
         loss, samples = of.compute_gradient(batch)
         found[how] = loss, of.gradient.copy()
         assert samples == 8 and of.evaluate([batch])["loss"] == pytest.approx(loss)
-        graphs = [str(graph.graph.as_graph_def()) for graph, *_ in of._functions.values()]
+        graphs = [str(graph.graph.as_graph_def()) for graph, *_ in of.graphs.functions.values()]
         assert bool(graphs) == (how != "run_eagerly")
         assert any("_XlaMustCompile" in graph for graph in graphs) == (how == "jit_compile")
     for loss, gradient in found.values():

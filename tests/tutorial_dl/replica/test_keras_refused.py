@@ -150,4 +150,4 @@ def test_a_number_of_samples_in_the_inputs_is_no_promise():
     x = keras.Input(batch_shape=(2, 4))
     model = keras.Model(x, layers.Dense(3, "softmax")(x))
     model.compile("sgd", SPARSE)
-    assert replica.of(model).fixed_batch is None
+    assert replica.of(model).traits.fixed_batch is None

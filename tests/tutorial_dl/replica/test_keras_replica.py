@@ -6,18 +6,17 @@ from keras_networks import (
     IMAGES,
     LABELS,
     MODELS,
-    RANDOM,
     build,
     compiled,
     keras,
     layers,
     part,
     plain_gradient,
+    tf,
 )
 
-from tutorial_dl import data, replica
+from tutorial_dl import replica
 from tutorial_dl.replica import DenseReplica
-from tutorial_dl.replica.base import Replica
 
 pytestmark = pytest.mark.xdist_group("keras")
 
@@ -34,21 +33,6 @@ def test_it_keeps_the_contract(name):
     assert {"apart", "scale", "state", "slope"} <= set(checked)
 
 
-@pytest.mark.thorough(but=["normalised", "two_inputs"])
-@pytest.mark.parametrize("name", MODELS)
-def test_gradient_is_keras_s(name):
-    expected_loss, expected = plain_gradient(*build(name))
-    model, batch = build(name)
-    r = replica.of(model)
-    assert isinstance(r, replica.KerasReplica) and isinstance(r, Replica)
-    loss, samples = r.compute_gradient(batch)
-    assert samples == 13 and loss == pytest.approx(expected_loss, rel=1e-6)
-    assert [s.shape for s in r.segments] == [g.shape for g in expected]
-    for segment, g in zip(r.segments, expected, strict=True):
-        np.testing.assert_allclose(segment.of(r.gradient), g, rtol=1e-5, atol=1e-6)
-        assert np.abs(g).max() > 0
-
-
 @pytest.mark.thorough(but="normalised")
 @pytest.mark.parametrize("name", MODELS)
 def test_changing_parameters_changes_the_network(name):
@@ -58,8 +42,10 @@ def test_changing_parameters_changes_the_network(name):
     theirs.train_on_batch(*batch)
     model, _ = build(name)
     r = replica.KerasReplica(model)
+    assert r.step.by_tensors == (name != "regularised")  # which has a layer of the user's
     before = r.evaluate([batch])["loss"]
-    r.compute_gradient(batch)
+    expected_loss, _ = plain_gradient(*build(name))
+    assert r.compute_gradient(batch) == (pytest.approx(expected_loss, rel=1e-6), 13)
     r.parameters -= np.float32(0.1) * r.gradient
     for ours, own in zip(model.trainable_weights, theirs.trainable_weights, strict=True):
         np.testing.assert_allclose(ours.numpy(), own.numpy(), rtol=1e-5, atol=1e-6)
@@ -72,24 +58,42 @@ def test_changing_parameters_changes_the_network(name):
     assert r.compute_gradient(batch)[0] == pytest.approx(expected_loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", [n for n in MODELS if n != "normalised"])
-@pytest.mark.parametrize("ranks", [2, 5, 16])
-def test_weighted_average_of_shares_is_the_whole_batch(name, ranks):
-    """Shares may be unequal or empty, and models regularised. Batch statistics are left out."""
-    model, batch = build(name)
-    r = replica.KerasReplica(model)
-    loss, _ = r.compute_gradient(batch)
-    whole, average, mean = r.gradient.copy(), np.zeros_like(r.gradient), 0.0
-    for rank in range(ranks):
-        r.gradient[:] = np.nan
-        share_loss, samples = r.compute_gradient(part(batch, data.share(13, rank, ranks)))
-        average += samples / 13 * np.where(samples, r.gradient, 0)
-        if not samples:
-            assert share_loss == 0 and not r.gradient[: r.segments[0].size].any()
-        mean += samples / 13 * share_loss
-    used = np.concatenate([s.of(np.arange(len(whole))).ravel() for s in r.segments])
-    np.testing.assert_allclose(average[used], whole[used], rtol=1e-4, atol=2e-6)
-    assert mean == pytest.approx(loss, rel=1e-5)
+def with_a_tf_function():
+    """Keras's own class and the user's function, which keeps what it was first traced with."""
+    dense = layers.Dense(4, "tanh")
+    inputs = keras.Input((36,))
+    dense(inputs)
+    return inputs, layers.Lambda(tf.function(lambda x: dense(x)), output_shape=(4,))(inputs)
+
+
+def without_a_gradient():
+    inputs = keras.Input((36,))
+    return inputs, layers.Lambda(keras.ops.stop_gradient)(layers.Dense(4, "tanh")(inputs))
+
+
+def with_a_norm():
+    inputs = keras.Input((36,))
+    return inputs, layers.SpectralNormalization(layers.Dense(4, "tanh"))(inputs)
+
+
+@pytest.mark.parametrize("begin", [with_a_tf_function, without_a_gradient, with_a_norm])
+def test_models_that_need_variables_have_keras_s_gradient(begin):
+    def make():
+        keras.utils.set_random_seed(3)
+        inputs, x = begin()
+        return compiled(inputs, layers.Dense(3, "softmax")(x))
+
+    batch = IMAGES.reshape(13, 36), LABELS
+    loss, gradients = plain_gradient(make(), batch)
+    r = replica.of(make())
+    for samples in (13, 5, 13):  # evaluation and other sizes have graphs of their own
+        r.evaluate([part(batch, slice(0, samples))])
+        found = r.compute_gradient(part(batch, slice(0, samples)))
+        if begin is with_a_norm:
+            break  # each step changes its weights
+    assert not r.step.by_tensors and found == (pytest.approx(loss, rel=1e-6), 13)
+    for segment, gradient in zip(r.segments, gradients, strict=True):
+        np.testing.assert_allclose(segment.of(r.gradient), gradient, rtol=1e-5, atol=1e-6)
 
 
 def test_sizes_of_batches_do_not_retrace():
@@ -110,7 +114,7 @@ def test_sizes_of_batches_do_not_retrace():
 @pytest.mark.thorough
 def test_recurrent_networks_have_graphs_of_a_few_sizes():
     """The first sizes have a graph each, all others share one; gradients are the same."""
-    from tutorial_dl.replica.keras_steps import SIZES
+    from tutorial_dl.replica.keras.graphs import SIZES
 
     model = keras.Sequential(
         [keras.Input((5, 3)), layers.Masking(), layers.LSTM(4), layers.Dense(2)]
@@ -122,7 +126,7 @@ def test_recurrent_networks_have_graphs_of_a_few_sizes():
     for samples in (9, 1, 2, 3, 4, 5, 6, 9):
         loss, _ = r.compute_gradient((x[:samples], y[:samples]))
         found.append((loss, r.gradient.copy()))
-    gradients = [key for key in r._functions if key[1][0] == "_gradient_step"]
+    gradients = [key for key in r.graphs.functions if key[1][0] == "gradient"]
     assert len(gradients) == SIZES + 1 and sum(samples is None for samples, _ in gradients) == 1
     np.testing.assert_array_equal(found[0][1], found[-1][1])
     single = [  # sample by sample, through the graph for one sample
@@ -142,28 +146,6 @@ def precision(request):
     yield request.param
     keras.config.set_floatx("float32")
     keras.config.set_dtype_policy("float32")
-
-
-@pytest.mark.parametrize("precision", ["float64"], indirect=True)
-def test_gradient_in_float64_is_the_slope_of_the_loss(precision):
-    keras.utils.set_random_seed(1)
-    x = inputs = keras.Input((4,))
-    x = layers.Dense(5, "tanh")(x)
-    model = compiled(inputs, layers.Dense(2)(x), loss="mse", metrics=[])
-    batch = RANDOM.standard_normal((7, 4)), RANDOM.standard_normal((7, 2))
-    r = replica.KerasReplica(model)
-    assert r.parameters.dtype == r.gradient.dtype == np.float64
-    r.compute_gradient(batch)
-    gradient = r.gradient.copy()
-    for segment in r.segments:
-        for i in range(segment.offset, segment.offset + segment.size):
-            at, losses = r.parameters[i], []
-            for step in (1e-6, -1e-6):
-                r.parameters[i] = at + step
-                losses.append(r.compute_gradient(batch)[0])
-            r.parameters[i] = at
-            measured = (losses[0] - losses[1]) / 2e-6
-            assert gradient[i] == pytest.approx(measured, rel=1e-6, abs=2e-9)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])

@@ -7,10 +7,16 @@ import pytest
 from faults import Counting, Noting
 
 from tutorial_dl import replica
-from tutorial_dl.replica import CurveReplica, DenseReplica, Replica
+from tutorial_dl.replica import CurveReplica, DenseReplica, Replica, Traits
 from tutorial_dl.replica.contract import ContractError
 
 LINE = np.linspace(-1, 1, 9), np.linspace(-1, 1, 9) ** 2 + 0.5
+
+
+def test_a_new_replica_knows_fifteen_names():
+    names = {name for name in vars(Replica) if not name.startswith("_")}
+    names |= Replica.__annotations__.keys()
+    assert len(names - {"evaluate"}) == 15  # which follows from `measure`
 
 
 def test_objects_that_only_have_the_methods_keep_it(tmp_path):
@@ -18,11 +24,11 @@ def test_objects_that_only_have_the_methods_keep_it(tmp_path):
     numbered = np.stack([LINE[0], np.arange(9)], axis=1)
     noting = Noting(inner, tmp_path / "noted")
     wrapped = replica.of(noting)
-    assert isinstance(wrapped, Replica) and wrapped.can_swap and not wrapped.uses_team
-    assert wrapped.random is None and wrapped.loss_scale is None and wrapped.own_factor == 1
+    assert isinstance(wrapped, Replica) and wrapped.traits == Traits(swaps=True)
+    assert wrapped.random is None and wrapped.holding is None
     replica.check(noting, [(numbered, LINE[1])])
     counts = np.arange(4), np.zeros(4)
-    assert not replica.of(Counting(4)).can_swap
+    assert not replica.of(Counting(4)).traits.swaps
     # This replica's loss does not depend on its weights, and it accepts any memory.
     replica.check(Counting(4), [counts], skip=["slope", "outside", "place"])
 
@@ -132,10 +138,12 @@ class SwapsNames(Curve):
 
 
 class AlwaysFinite(Curve):
+    traits = Traits(checks_gradient=True)
     gradient_is_finite = True
 
 
 class Unscaled(Curve):
+    traits = Traits(scales_loss=True)
     loss_scale = 1.0
 
     def compute_gradient(self, batch):
@@ -145,7 +153,7 @@ class Unscaled(Curve):
 
 
 class WrongPlace(Curve):
-    keeps_apart = True
+    traits = Traits(keeps_apart=True)
 
     def compute_gradient(self, batch, apart=None):
         done = super().compute_gradient(batch)

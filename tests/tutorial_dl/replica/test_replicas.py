@@ -9,9 +9,9 @@ import pytest
 from numba_kernels.shared.window import aligned
 from tutorial_dl import data, replica
 from tutorial_dl.replica import CurveReplica, DenseReplica, SoftmaxReplica
-from tutorial_dl.replica.accumulating import Accumulating
 from tutorial_dl.replica.contract import CONTRACT
 from tutorial_dl.replica.layered import LayeredReplica, cnn_layers, mlp_layers
+from tutorial_dl.replica.proxy import Accumulating
 from tutorial_dl.replica.transformer import TransformerReplica
 
 RANDOM = np.random.default_rng(7)
@@ -108,25 +108,6 @@ def test_gradient_is_the_slope_of_the_loss(name):
     assert loss == pytest.approx(model.evaluate([batch])["loss"], rel=1e-13)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 20])
-@pytest.mark.parametrize("name", MODELS)
-def test_weighted_average_of_shares_is_the_whole_batch(name, ranks):
-    """13 samples over up to 20 ranks: sum s_i g_i / sum s_i = g, and so for the loss."""
-    model, batch = build(name)
-    loss, _ = model.compute_gradient(batch)
-    whole = model.gradient.copy()
-    average, mean_loss, seen = np.zeros_like(whole), 0.0, 0
-    for rank in range(ranks):
-        model.gradient[:] = np.nan  # old contents must not matter, even without samples
-        share_loss, samples = model.compute_gradient(part(batch, data.share(13, rank, ranks)))
-        average += samples / 13 * model.gradient
-        mean_loss += samples / 13 * share_loss
-        seen += samples
-    assert seen == 13
-    np.testing.assert_allclose(average, whole, rtol=0, atol=1e-14 * max(1, np.abs(whole).max()))
-    assert mean_loss == pytest.approx(loss, rel=1e-13)
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_float32_stays_float32_and_float64_is_float64_all_through(name):
     single, batch = build(name, "float32")
@@ -139,51 +120,6 @@ def test_float32_stays_float32_and_float64_is_float64_all_through(name):
     # They agree only to float32's precision. If float64 went through float32 somewhere, they
     # would be equal.
     assert 0 < difference < 2e-6 * max(1, np.abs(double.gradient).max())
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_float64_sees_what_float32_cannot(name):
-    """A shift of 1e-11 in inputs or targets is lost in float32 and kept in float64."""
-    model, (x, y) = build(name)
-    loss, _ = model.compute_gradient((x, y))
-    gradient = model.gradient.copy()
-    shifted = [(x + 1e-11, y)] if x.dtype.kind == "f" else []  # tokens and labels are integers
-    shifted += [(x, y + 1e-11)] if y.dtype.kind == "f" else []
-    for batch in shifted:
-        assert 0 < abs(model.compute_gradient(batch)[0] - loss) < 1e-9
-        assert 0 < np.abs(model.gradient - gradient).max() < 1e-9
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_evaluate_over_ragged_batches_is_exact(name):
-    model, batch = build(name)
-    whole = model.evaluate([batch])
-    pieces = [part(batch, s) for s in (slice(0, 6), slice(6, 6), slice(6, 7), slice(7, 13))]
-    pieced = model.evaluate(iter(pieces))
-    assert pieced.keys() == whole.keys() >= {"loss", "samples"}
-    assert pieced["samples"] == whole["samples"] == 13
-    for metric, value in whole.items():
-        assert pieced[metric] == pytest.approx(value, rel=1e-13)
-    nothing = model.evaluate([])
-    assert nothing == dict.fromkeys(whole, 0)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_place_moves_values_and_works_there(name):
-    model, batch = build(name)
-    model.compute_gradient(batch)
-    before, gradient = model.parameters.copy(), model.gradient.copy()
-    n = len(before)
-    parameters, elsewhere = aligned(n, "float64"), aligned(n, "float64")
-    model.place(parameters, elsewhere)
-    np.testing.assert_array_equal(parameters, before)
-    np.testing.assert_array_equal(elsewhere, gradient)
-    elsewhere[:] = 0
-    model.compute_gradient(batch)
-    np.testing.assert_array_equal(elsewhere, gradient)  # gradients are written into the new memory
-    parameters[:] = 0  # and are read from it
-    model.compute_gradient(batch)
-    assert not np.array_equal(elsewhere, gradient)
 
 
 def test_place_refuses_memory_that_does_not_fit():

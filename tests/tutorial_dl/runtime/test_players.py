@@ -1,40 +1,39 @@
 """Runs of several players: each is trained as in a run of its own, or they play a game."""
 
+import signal
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from counted_runs import Cut, at_step, some_digits
+from rank_tests import with_ranks
+
+from numba_kernels import PeerError, optimizers
+from numba_kernels.optimizers import SGD
+from numba_kernels.shared.window import aligned
+from numba_kernels.team.team import Team
+from tutorial_dl import Trainer, models, strategies
+from tutorial_dl.data import Batches
+from tutorial_dl.replica.base import Replica, lay_out
+from tutorial_dl.runtime.errors import Terminated
+from tutorial_dl.runtime.in_step import InStepLoop
+from tutorial_dl.runtime.run import Player, Run
+from tutorial_dl.training import schedules
 
 EPOCHS, ROUNDS = 3, 11
 
 
-class Cut(RuntimeError):
-    """Where a test ends a run."""
-
-
-def dataset():
-    from tutorial_dl import data
-
-    digits = data.digits()
-    train = data.Data(*digits.train.take(slice(0, 203)))
-    return data.Dataset("digits", train, digits.validation, 10)
-
-
 def trainer_of(team, players, at=None, happens=None, folder=None):
     """A Trainer of a run of these players; after step `at`, `happens()` on the last rank."""
-    from tutorial_dl import Trainer
-    from tutorial_dl.data import Batches
-    from tutorial_dl.runtime.callback import Callback
-    from tutorial_dl.runtime.in_step import InStepLoop
-    from tutorial_dl.runtime.run import Run
 
-    class There(Callback):
-        def on_step_end(self, trainer, loss, samples):
-            if trainer.steps == at and team.rank == team.size - 1:
-                happens()
+    def there(trainer):
+        if team.rank == team.size - 1:
+            happens()
 
-    digits = dataset()
+    digits = some_digits(203)
     batches = Batches(digits.train, 20, 0, *InStepLoop.shard(team))
     layout = InStepLoop.layout(players[0].strategy, team)
-    loop = InStepLoop(Run(players, digits, batches, layout, team, callbacks=[There()]))
+    loop = InStepLoop(Run(players, digits, batches, layout, team, callbacks=[at_step(at, there)]))
     if folder is not None:
         loop.run.saving = loop.saving(folder, 4, 3)
     return Trainer.of(loop, progress=False)
@@ -48,13 +47,11 @@ def trained(*arguments, **options):
 
 def two(team):
     """Two players with different models, optimizers and learning rates."""
-    from numba_kernels import optimizers
-    from tutorial_dl import models, strategies
-    from tutorial_dl.runtime.run import Player
-    from tutorial_dl.training import schedules
-
     rate = schedules.cosine(0.1, EPOCHS * ROUNDS)
-    dense, softmax = models.dense(dataset(), seed=1), models.softmax(dataset(), seed=2)
+    dense, softmax = (
+        models.dense(some_digits(203), seed=1),
+        models.softmax(some_digits(203), seed=2),
+    )
     return [
         Player(dense, strategies.Synchronous(team), optimizers.get("adam"), team, name="one"),
         Player(
@@ -77,13 +74,10 @@ def equal(run, number, alone):
             assert row.get(ours) == expected.get(column)
 
 
-def independent(folder):
+@pytest.mark.thorough(but="2")
+@with_ranks(1, 2)
+def test_independent_players_end_as_two_runs_would(folder):
     """Also if the run is ended by a rank that fails, and then by SIGTERM, and resumed."""
-    import signal
-
-    from numba_kernels import PeerError
-    from numba_kernels.team.team import Team
-    from tutorial_dl.runtime.errors import Terminated
 
     def fails():
         raise Cut("by purpose")
@@ -110,20 +104,9 @@ def independent(folder):
         trainer_of(team, two(team)[:1], folder=folder).resume()
 
 
-@pytest.mark.thorough(but="2")
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_independent_players_end_as_two_runs_would(on_ranks, tmp_path, ranks):
-    on_ranks(ranks, independent, str(tmp_path / "run"))
-
-
-def game():
+@with_ranks(1, 2)
+def test_a_game_has_its_closed_form():
     """min over x, max over y of x y, in turn: (x, y) is multiplied by a matrix in each round."""
-    from numba_kernels.optimizers import SGD
-    from numba_kernels.shared.window import aligned
-    from numba_kernels.team.team import Team
-    from tutorial_dl import strategies
-    from tutorial_dl.replica.base import Replica, lay_out
-    from tutorial_dl.runtime.run import Player
 
     class Number(Replica):
         segments = lay_out([("number", (1,))])
@@ -162,16 +145,7 @@ def game():
     assert {"x_loss", "y_loss"} < row.keys()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_game_has_its_closed_form(on_ranks, ranks):
-    on_ranks(ranks, game)
-
-
 def test_players_need_names_of_their_own():
-    from types import SimpleNamespace
-
-    from tutorial_dl.runtime.run import Player, Run
-
     strategy = SimpleNamespace(updates_a_step=1, join=lambda team: None, take=lambda replica: None)
     players = [Player(None, strategy, None, None, name=name) for name in ("one", "one")]
     with pytest.raises(ValueError, match="need different names"):

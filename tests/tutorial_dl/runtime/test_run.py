@@ -1,8 +1,26 @@
 """A Run of one's own: its clock, its team, and the objects given to it."""
 
 import math
+from contextlib import redirect_stderr
+from io import StringIO
 
 import pytest
+from faults import Fault, fail, strike
+from rank_tests import with_ranks
+
+from numba_kernels import optimizers
+from numba_kernels.team import team as teams
+from numba_kernels.team.team import Team
+from tutorial_dl import Trainer, data, models, strategies
+from tutorial_dl.data import Batches
+from tutorial_dl.runtime.callback import callbacks_of
+from tutorial_dl.runtime.errors import NotFinite, TrainingError
+from tutorial_dl.runtime.in_step import InStepLoop
+from tutorial_dl.runtime.master.loop import MasterLoop
+from tutorial_dl.runtime.run import Player, Run
+from tutorial_dl.strategies import Downpour
+from tutorial_dl.training.callbacks import Throughput
+from tutorial_dl.training.timeline import Timeline
 
 
 class Ticks:
@@ -25,13 +43,6 @@ class Still:
 
 def made(team, strategy=None, **options):
     """The loop of a run."""
-    from numba_kernels import optimizers
-    from tutorial_dl import data, models, strategies
-    from tutorial_dl.data import Batches
-    from tutorial_dl.runtime.in_step import InStepLoop
-    from tutorial_dl.runtime.master.loop import MasterLoop
-    from tutorial_dl.runtime.run import Player, Run
-
     digits = data.digits()
     strategy = strategy or strategies.Synchronous(team)
     kind = MasterLoop if isinstance(strategy, strategies.Rule) else InStepLoop
@@ -43,16 +54,9 @@ def made(team, strategy=None, **options):
     return kind(run)
 
 
-def with_a_clock():
+@with_ranks(1)
+def test_seconds_come_from_the_clock_of_the_run():
     """Times come from the run's clock, and the run has all else that a Trainer offers."""
-    from contextlib import redirect_stderr
-    from io import StringIO
-
-    from numba_kernels.team.team import Team
-    from tutorial_dl import Trainer
-    from tutorial_dl.runtime.callback import callbacks_of
-    from tutorial_dl.training.timeline import Timeline
-
     seen, bar, closed = [], StringIO(), []
     callbacks = callbacks_of([lambda trainer, row: seen.append((trainer, row["epoch"]))])
     loop = made(Team(), clock=Ticks(), callbacks=callbacks, timeline=Timeline())
@@ -66,18 +70,8 @@ def with_a_clock():
     assert "synchronous on 1 rank, epoch 2 of 2: loss " in bar.getvalue() and closed
 
 
-def test_seconds_come_from_the_clock_of_the_run(on_ranks):
-    on_ranks(1, with_a_clock)
-
-
 def with_a_clock_that_stands_still(strategy):
     """The history has no seconds then; a worker that fails is noticed all the same."""
-    from faults import Fault, fail, strike
-
-    from numba_kernels.team.team import Team
-    from tutorial_dl import Trainer, strategies
-    from tutorial_dl.training.callbacks import Throughput
-
     team, lines = Team(), []
     calls = [Throughput(5, lines.append)]
     loop = made(team, strategies.get(strategy, team), clock=Still(), callbacks=calls)
@@ -104,12 +98,9 @@ def test_a_clock_that_stands_still(on_ranks, ranks, strategy):
     on_ranks(ranks, with_a_clock_that_stands_still, strategy)
 
 
-def with_a_master(folder):
+@with_ranks(2)
+def test_a_run_of_ones_own_with_a_master(folder):
     """A run of one's own with a master trains, writes checkpoints, and resumes."""
-    from numba_kernels.team.team import Team
-    from tutorial_dl import Trainer
-    from tutorial_dl.strategies import Downpour
-
     team = Team()
     for epochs in (1, 2):
         loop = made(team, Downpour())
@@ -121,15 +112,9 @@ def with_a_master(folder):
         team.barrier()
 
 
-def test_a_run_of_ones_own_with_a_master(on_ranks, tmp_path):
-    on_ranks(2, with_a_master, str(tmp_path / "run"))
-
-
-def on_a_part():
+@with_ranks(3)
+def test_a_run_makes_no_team_of_its_own():
     """Strategies without their own team train on the run's team, and make no other."""
-    from numba_kernels.team import team as teams
-    from tutorial_dl import Trainer, data, models, strategies
-
     whole = teams.Team()
     part = whole.split(int(whole.rank == 2))
 
@@ -159,13 +144,7 @@ def on_a_part():
     whole.barrier()
 
 
-def test_a_run_makes_no_team_of_its_own(on_ranks):
-    on_ranks(3, on_a_part)
-
-
 def test_not_finite_says_what_where_and_what_helps():
-    from tutorial_dl.runtime.errors import NotFinite, TrainingError
-
     error = NotFinite("the loss is nan", "on rank 2", 0.5)
     assert isinstance(error, TrainingError) and (error.what, error.rate) == ("the loss is nan", 0.5)
     assert "\n" not in str(error) and "on rank 2; use a learning rate below 0.5" in str(error)

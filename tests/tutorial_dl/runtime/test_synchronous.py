@@ -1,11 +1,17 @@
 """p ranks have the same parameters as one process after 50 steps, for any shares."""
 
-import threading
-
 import numpy as np
 import pytest
+from counted_runs import at_step
+from rank_tests import with_ranks
 
-SAMPLES, BATCH = 197, 20  # no rank count divides either; the last batch has 17 samples
+from numba_kernels import PeerError
+from tutorial_dl import Team, Trainer, models, optimizers, replica, strategies
+from tutorial_dl.replica import CurveReplica, DenseReplica, SoftmaxReplica
+from tutorial_dl.replica.consistency import DriftError
+from tutorial_dl.training import TrainingError, schedules
+
+SAMPLES, BATCH = 182, 20  # the last batch has 2 samples, too few for 3 ranks
 RULES = ("sgd", "momentum", "adam", "lars", "lamb")
 FEW_RULES = ("momentum", "lamb")  # one by element, and one that needs each layer's norms
 
@@ -23,7 +29,6 @@ def dataset(classes):
 def replicas(dtype):
     """(name, replica, dataset) of every numpy replica."""
     from tutorial_dl import data
-    from tutorial_dl.replica import CurveReplica, DenseReplica, SoftmaxReplica
 
     def cast(whole):
         part = whole.train
@@ -42,18 +47,15 @@ def replicas(dtype):
     yield "tanh", tanh, cast(dataset(None))
 
 
-def train(strategy, replica, data, optimizer):
-    from tutorial_dl import Trainer
-
-    trainer = Trainer(replica, data, strategy, optimizer, batch_size=BATCH, seed=5, progress=False)
+def train(strategy, replica, data, optimizer, **options):
+    options = dict(batch_size=BATCH, seed=5, progress=False) | options
+    trainer = Trainer(replica, data, strategy, optimizer, **options)
     history = trainer.fit(5)
     assert trainer.steps == 50
     return trainer, history
 
 
 def numpy_replicas(algorithm, one_copy=False, rules=RULES):
-    from tutorial_dl import Team, strategies
-
     team = Team()
     for dtype in ("float32", "float64"):
         for rule in rules:
@@ -86,6 +88,41 @@ def test_numpy_replicas(on_ranks, ranks):
     on_ranks(ranks, numpy_replicas, "fused")
 
 
+@pytest.mark.thorough(but="3")
+@with_ranks(1, 2, 3, 4)
+def test_options_of_a_trainer():
+    """With each of them p ranks train like one process, and not as with another one."""
+    team = Team()
+    steep = {"learning_rate": schedules.warm_up(schedules.cosine(0.2, 50), 10, start=0.05)}
+    cases = (
+        ("momentum", {"accumulate": 3}),
+        ("sgd", {"clip_norm": 0.4}),
+        ("momentum", steep),
+        ("momentum", {"correct_momentum": False, **steep}),
+        ("momentum", {"shuffle": False}),
+        ("lars", {"learning_rate": schedules.warm_up(10.0, 20), "clip_norm": 0.5}),
+        ("lamb", {"accumulate": 2, "clip_norm": 0.5, **steep}),
+        ("adam", {"accumulate": 4, "clip_norm": 0.5}),
+    )
+    for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-12)):
+        found = []
+        for rule, options in cases:
+            ends = []
+            for algorithm in (None, "fused", "ring"):
+                alone = algorithm is None
+                strategy = strategies.Serial() if alone else strategies.Synchronous(team, algorithm)
+                _, replica, whole = [*replicas(dtype)][2]
+                trainer, history = train(strategy, replica, whole, rule, **options)
+                ends.append(trainer.replica.parameters.copy())
+            losses = history.column("loss")
+            assert losses[-1] < losses[0]
+            for end in ends[1:]:
+                np.testing.assert_allclose(end, ends[0], rtol=0, atol=tolerance, err_msg=rule)
+            found.append(ends[0])
+        for i, one in enumerate(found):
+            assert all(np.abs(one - other).max() > 1e-3 for other in found[:i])
+
+
 @pytest.mark.thorough(but=["shared_memory-1", "ring-0"])
 @pytest.mark.parametrize(
     ("algorithm", "shared"), [("ring", "0"), ("shared_memory", "1"), ("fused", "0")]
@@ -102,13 +139,10 @@ def test_one_copy_of_the_weights(on_ranks, shared):
     on_ranks(3, numpy_replicas, "fused", True, FEW_RULES, env=env)
 
 
-def test_stages_of_zero(on_ranks):
-    on_ranks(3, shards)
-
-
-def shards():
+@with_ranks(3)
+def test_stages_of_zero():
     """Stage 1 divides the optimizer's state, stage 0 does not, and both do the same updates."""
-    from tutorial_dl import Team, Trainer, data, models, strategies
+    from tutorial_dl import data
 
     team, digits, found = Team(), data.digits(), {}
     for stage in (0, 1):
@@ -128,23 +162,18 @@ def shards():
         strategies.Synchronous(team, one_copy=True, shard=0)
 
 
-def one_copy_is_refused():
-    from tutorial_dl import strategies
-
+@with_ranks(1)
+def test_one_copy_is_refused_where_every_rank_updates():
     with pytest.raises(ValueError, match="with algorithm 'ring', every rank updates its own"):
         strategies.Synchronous(algorithm="ring", one_copy=True)
     with pytest.raises(ValueError, match="one_copy needs strategy 'synchronous', got 'serial'"):
         strategies.get("serial", one_copy=True)
 
 
-def test_one_copy_is_refused_where_every_rank_updates(on_ranks):
-    on_ranks(1, one_copy_is_refused)
-
-
-def more_ranks_than_samples():
+@with_ranks(4)
+def test_more_ranks_than_samples():
     """Some ranks have no sample in some rounds; validation has fewer samples than ranks."""
-    from tutorial_dl import Team, Trainer, data, strategies
-    from tutorial_dl.replica import CurveReplica
+    from tutorial_dl import data
 
     x = np.linspace(-1, 1, 7)
     part, kept = data.Data.of(x, x**2), data.Data.of(x[:2], x[:2] ** 2)
@@ -160,14 +189,8 @@ def more_ranks_than_samples():
     np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-10)
 
 
-def test_more_ranks_than_samples(on_ranks):
-    on_ranks(4, more_ranks_than_samples)
-
-
 def keras_networks(folder):
     """Train on 1, 2 and 3 of these ranks, one after the other, and by Keras itself on one."""
-    from tutorial_dl import Team
-
     everybody = Team()
     for ranks in range(1, everybody.size + 1):
         team = everybody.split(everybody.rank < ranks) if ranks < everybody.size else everybody
@@ -184,7 +207,7 @@ def networks(team, out):
     """Train a dense network, and one with two inputs and batch statistics, with SGD and Adam."""
     import keras
 
-    from tutorial_dl import Trainer, data, optimizers, replica
+    from tutorial_dl import data
 
     saved = {}
     whole = dataset(5)
@@ -231,8 +254,6 @@ def networks(team, out):
 def moving_statistics(team, whole):
     """After an epoch, all ranks hold the mean of their statistics, weighted by samples."""
     import keras
-
-    from tutorial_dl import Trainer
 
     keras.utils.set_random_seed(8)
     layers = [keras.Input((7,)), keras.layers.BatchNormalization(momentum=0.0)]
@@ -284,43 +305,71 @@ def test_keras_networks(on_ranks, tmp_path):
         np.testing.assert_allclose(saved[1][name], theirs, atol=1e-5, err_msg=name)
 
 
-def ranks_that_disagree(what):
-    from tutorial_dl import Team, Trainer, data, strategies
-    from tutorial_dl.replica import CurveReplica
-    from tutorial_dl.replica.consistency import DriftError
+@with_ranks(2)
+def test_ranks_that_disagree():
+    """One rank has other samples, layers, options, rules or weights: all ranks raise an error."""
+    from tutorial_dl import data
 
-    team = Team()
-    n = 10 + (what == "samples" and team.rank == 1)
-    x = np.linspace(0, 1, n, dtype="float32")
-    part = data.Data.of(x, x)
-    trainer = Trainer(
-        CurveReplica(2 + (what == "parameters" and team.rank == 1)),
-        data.Dataset("line", part, part),
+    team, digits = Team(), data.digits()
+    odd, checksum = team.rank, "checksum of optimizer, learning rates"
+    for options, named in (
+        ({"samples": 10 + odd}, "samples"),
+        ({"degree": 2 + odd}, "parameters"),
+        ({"seed": odd}, "seed"),
+        ({"learning_rate": 0.1 * (1 + odd)}, checksum),
+        ({"learning_rate": schedules.cosine(0.1, 100 + odd)}, checksum),
+        ({"optimizer": ("adam", "sgd")[odd]}, checksum),
+        ({"correct_momentum": bool(odd)}, checksum),
+        ({"algorithm": "auto"}, None),
+    ):
+        x = np.linspace(0, 1, options.pop("samples", 10), dtype="float32")
+        part = data.Data.of(x, x)
+        replica = CurveReplica(options.pop("degree", 2))
         # (The fused step would hide a drift: weights come from the rank that owns their slice.)
-        strategies.Synchronous(team, "auto" if what == "drift" else "fused"),
-        seed=int(what == "seed" and team.rank == 1),
-        batch_size=5,
-        progress=False,
-    )
-    if what == "drift":
+        strategy = strategies.Synchronous(team, options.pop("algorithm", "fused"))
+        whole = data.Dataset("line", part, part)
+        trainer = Trainer(replica, whole, strategy, batch_size=5, progress=False, **options)
+        if named:
+            words = rf"rank \d has .*{named}.*, rank \d has .*; all"
+            with pytest.raises(ValueError, match=words):
+                trainer.fit(1)
+        else:
+            trainer.fit(1)
+            trainer.replica.parameters[0] += np.float32(1e-6) * odd
+            with pytest.raises(DriftError, match="first in layer"):
+                trainer.fit(1)
+        team.recover()
+    # If ranks begin with different weights, all take rank 0's before any evaluation.
+    trainer = Trainer(models.dense(digits, seed=odd), digits, team=team, progress=False)
+    found = trainer.predict(digits.validation.inputs[:9])
+    right = models.dense(digits, seed=0).predict(digits.validation.inputs[:9])
+    np.testing.assert_allclose(found, right, rtol=1e-5)
+
+
+@with_ranks(2)
+def test_drift_is_found():
+    """If one rank changes a weight, an error names its layer within `check_every` steps."""
+    from tutorial_dl import data
+
+    team, digits = Team(), data.digits()
+
+    def bend(trainer):
+        segment = next(s for s in trainer.replica.segments if s.name == "layer_2/bias")
+        # A smaller change could be lost in the rounding of the next update.
+        segment.of(trainer.replica.parameters)[...] += trainer.team.rank
+
+    trainer = Trainer(
+        models.dense(digits), digits, strategies.Synchronous(team, "ring"), progress=False,
+        check_every=10, callbacks=[at_step(12, bend)],
+    )  # fmt: skip
+    with pytest.raises(DriftError, match="first in layer 'layer_2/bias'"):
         trainer.fit(1)
-        trainer.replica.parameters[0] += np.float32(1e-6) * team.rank
-        with pytest.raises(DriftError, match="first in layer"):
-            trainer.fit(1)
-    else:
-        with pytest.raises(ValueError, match=rf"rank \d has \d+ .*{what}, rank \d has \d+; all"):
-            trainer.fit(1)
+    assert trainer.steps == 20
 
 
-@pytest.mark.parametrize("what", ["samples", "parameters", "seed", "drift"])
-def test_ranks_that_disagree(on_ranks, what):
-    on_ranks(2, ranks_that_disagree, what)
-
-
-def one_rank_fails():
-    from numba_kernels import PeerError
-    from tutorial_dl import Team, Trainer, data, models, strategies
-    from tutorial_dl.training import TrainingError
+@with_ranks(3)
+def test_nan_names_step_and_rank():
+    from tutorial_dl import data
 
     team = Team()
     digits = data.digits()
@@ -331,48 +380,3 @@ def one_rank_fails():
     with pytest.raises(expected, match=r"the loss is nan at step 1 \(epoch 1\) on rank 1"):
         trainer.fit(1)
     team.settle()
-
-
-def test_nan_names_step_and_rank(on_ranks):
-    on_ranks(3, one_rank_fails)
-
-
-def overlapped_is_the_mean():
-    """Reducing layer by layer on a thread gives the same gradient, and errors are raised."""
-    from mpi4py import MPI
-
-    from numba_kernels.errors import PeerError
-    from tutorial_dl import Team
-    from tutorial_dl.course.overlap import Overlapped, seconds
-    from tutorial_dl.replica import DenseReplica
-
-    team, threads = Team(), threading.active_count()
-    random = np.random.default_rng(team.rank)
-    batch = random.normal(size=(6, 7)).astype("float32"), random.integers(0, 5, 6)
-    plain, other = (DenseReplica((7, 40, 30, 5), seed=2) for _ in range(2))
-    with Overlapped(team, other) as overlapped:
-        for _ in range(20):
-            loss = overlapped.gradient(batch)
-            assert loss == plain.compute_gradient(batch)[0]
-            expected = team.allgather(plain.gradient).mean(axis=0, dtype=np.float64)
-            np.testing.assert_allclose(other.gradient, expected, atol=1e-7)
-        with pytest.raises(ValueError, match="equal shares"):
-            overlapped.gradient((batch[0][:0], batch[1][:0]))
-    replicas = {n: DenseReplica((7, 40, 5)) for n in ("alone", "in turn", "overlapped")}
-    took = seconds(team, replicas, batch, rounds=5)
-    assert all(t > 0 for t in took.values())
-    assert not threading.active_count() - threads
-
-    if team.size > 1:  # rank 0 never calls it
-        with Overlapped(team, other) as overlapped:
-            MPI.COMM_WORLD.Barrier()  # no rank is still in a call
-            if team.rank == 0:
-                overlapped._team.abort(KeyError("of rank 0"))
-            else:
-                with pytest.raises(PeerError, match="rank 0 failed"):
-                    overlapped.gradient(batch)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_overlap(on_ranks, ranks):
-    on_ranks(ranks, overlapped_is_the_mean)

@@ -5,65 +5,51 @@ import sys
 
 import numpy as np
 import pytest
+from rank_tests import with_ranks
 
+from tutorial_dl import Trainer, data, models, strategies
+from tutorial_dl.data import Data, Dataset
 from tutorial_dl.simulate import steps
 from tutorial_dl.simulate.steps import median_seconds, profile, speed_up, step_seconds
 
-
-def gradient_seconds(fixed, a_sample, batch_size, ranks=(1, 2, 3, 4, 8)):
-    """c(B/p) of a gradient that costs `fixed` seconds, and `a_sample` for each sample."""
-    return {p: fixed + a_sample * batch_size / p for p in ranks}
-
-
 FREE = {"update_seconds": 0.0, "parameters": 1000, "cores": 64, "bytes_per_second": np.inf}
+F = 0.2  # the share that every rank spends in full
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 4, 8])
-def test_all_in_the_batch_is_shared_out(p):
-    assert speed_up(
-        p, gradient_seconds=gradient_seconds(0, 1e-5, 256), **FREE
-    ) == pytest.approx(p)  # fmt: skip
+def shared(fixed: float, whole: float) -> dict[int, float]:
+    """Seconds of a gradient on p ranks: `fixed`, and a p-th of `whole`."""
+    return {p: fixed + whole / p for p in (1, 2, 3, 4, 8)}
 
 
-@pytest.mark.parametrize("p", [2, 4, 8])
-def test_what_every_rank_does_alike_is_amdahls_law(p):
-    """If all ranks spend the share f of the time in full, the speed-up is 1 / (f + (1 - f)/p)."""
-    f = 0.2
-    c = gradient_seconds(f, (1 - f) / 256, 256)
-    assert speed_up(p, gradient_seconds=c, **FREE) == pytest.approx(1 / (f + (1 - f) / p))
-
-
-@pytest.mark.parametrize(("p", "cores", "faster"), [(2, 2, 2), (4, 2, 2), (8, 2, 2), (3, 1, 1)])
-def test_ranks_beyond_the_cores_bring_nothing(p, cores, faster):
-    c = gradient_seconds(0, 1e-5, 256)
-    assert speed_up(p, gradient_seconds=c, **FREE | {"cores": cores}) == pytest.approx(faster)
-
-
-@pytest.mark.parametrize(("p", "cores"), [(2, 2), (4, 2), (4, 8)])
-def test_never_more_than_p_times_or_than_the_cores(p, cores):
-    """A gradient of a half of the batch seemed to take a tenth of the time, on a busy machine."""
-    c = {1: 1e-3, 2: 1e-4, 4: 1e-5}
-    measured = {"gradient_seconds": c} | FREE | {"cores": cores}
-    assert speed_up(p, **measured) == pytest.approx(min(p, cores))
-
-
-def test_the_update_is_cut_among_the_ranks():
-    c = dict.fromkeys((1, 4), 0.0)
-    assert step_seconds(4, c, 1.0, 1000, cores=4, bytes_per_second=np.inf) == 0.25
-    assert step_seconds(4, c, 1.0, 1000, cores=2, bytes_per_second=np.inf) == 0.5
-
-
-@pytest.mark.parametrize(("itemsize", "seconds"), [(4, 0.032), (8, 0.064)])
-def test_the_reduction_moves_2_p_n_b_bytes(itemsize, seconds):
-    """4 ranks, 1e6 parameters, 1 GB/s: 2 x 4 x 1e6 x 4 bytes take 32 ms; one rank moves none."""
-    c = dict.fromkeys((1, 4), 0.0)
-    arguments = {"parameters": 10**6, "cores": 1, "bytes_per_second": 1e9, "itemsize": itemsize}
-    assert step_seconds(4, c, 0.0, **arguments) == pytest.approx(seconds)
-    assert step_seconds(1, c, 0.0, **arguments) == 0
+@pytest.mark.parametrize(
+    ("gradients", "cores", "faster"),
+    [
+        (shared(0, 2.56e-3), 64, {1: 1, 2: 2, 3: 3, 4: 4, 8: 8}),
+        # Amdahl's law: 1 / (f + (1 - f)/p)
+        (shared(F, 1 - F), 64, {p: 1 / (F + (1 - F) / p) for p in (2, 4, 8)}),
+        (shared(0, 2.56e-3), 2, {2: 2, 4: 2, 8: 2}),
+        (shared(0, 2.56e-3), 1, {3: 1}),
+        # On a busy machine, a half of the batch seemed to take a tenth of the time.
+        ({1: 1e-3, 2: 1e-4, 4: 1e-5}, 2, {2: 2, 4: 2}),
+        ({1: 1e-3, 2: 1e-4, 4: 1e-5}, 8, {4: 4}),
+    ],
+)
+def test_speed_ups_have_their_closed_form(gradients, cores, faster):
+    found = {p: speed_up(p, gradient_seconds=gradients, **FREE | {"cores": cores}) for p in faster}
+    assert found == pytest.approx(faster)
 
 
 def test_a_step_in_numbers():
-    """3 ms + 1 ms / 2, and 1 ms for 2 x 2 x 1000 x 4 bytes at 16 MB/s: 4.5 ms in place of 7 ms."""
+    none = dict.fromkeys((1, 4), 0.0)
+    # The update is cut among the ranks.
+    assert step_seconds(4, none, 1.0, 1000, cores=4, bytes_per_second=np.inf) == 0.25
+    assert step_seconds(4, none, 1.0, 1000, cores=2, bytes_per_second=np.inf) == 0.5
+    # 2 p n b: 4 ranks, 1e6 parameters, 1 GB/s: 2 x 4 x 1e6 x 4 bytes take 32 ms; one moves none.
+    for itemsize, seconds in ((4, 0.032), (8, 0.064)):
+        arguments = {"parameters": 10**6, "cores": 1, "bytes_per_second": 1e9, "itemsize": itemsize}
+        assert step_seconds(4, none, 0.0, **arguments) == pytest.approx(seconds)
+        assert step_seconds(1, none, 0.0, **arguments) == 0
+    # 3 ms + 1 ms / 2, and 1 ms for 2 x 2 x 1000 x 4 bytes at 16 MB/s: 4.5 ms in place of 7 ms
     measured = {
         "gradient_seconds": {1: 6e-3, 2: 3e-3}, "update_seconds": 1e-3, "parameters": 1000,
         "cores": 2, "bytes_per_second": 16e6,
@@ -116,8 +102,6 @@ class Model:
     """A replica and an optimizer that take 1 s per sample and 7 s per update."""
 
     def __init__(self, clock, samples, batch_size):
-        from tutorial_dl.data import Data, Dataset
-
         x = np.zeros((samples, 2))
         part = Data.of(x, x)
         self.clock, self.dataset = clock, Dataset("zeros", part, part)
@@ -149,10 +133,9 @@ def test_a_batch_has_no_more_samples_than_there_are(clock):
     assert profile(Model(clock, 10, 30), (1, 5))["gradient_seconds"] == {1: 10, 5: 2}
 
 
-def profile_of_a_model_of_ours():
+@with_ranks(1)
+def test_the_profile_of_a_model_of_ours():
     """It does not change the weights, and `speed_up` accepts it."""
-    from tutorial_dl import Trainer, data, models, strategies
-
     digits = data.digits()
     trainer = Trainer(models.dense(digits), digits, strategies.Serial(), progress=False)
     before = trainer.replica.parameters.copy()
@@ -162,10 +145,6 @@ def profile_of_a_model_of_ours():
     faster = speed_up(4, **measured, parameters=before.size, cores=4, bytes_per_second=np.inf)
     quarter = max(c[4], c[1] / 4)  # it may have been measured as less, on a busy machine
     assert faster == pytest.approx((c[1] + u) / (quarter + u / 4)) and min(*c.values(), u) > 0
-
-
-def test_the_profile_of_a_model_of_ours(on_ranks):
-    on_ranks(1, profile_of_a_model_of_ours)
 
 
 def test_predicting_needs_no_mpi():

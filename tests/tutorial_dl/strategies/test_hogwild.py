@@ -1,15 +1,24 @@
 """Hogwild: properties that hold in any order of updates, checkpoints, and a rank that fails."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from counted_runs import Cut, cut_at
+from rank_tests import with_ranks
+
+from numba_kernels import PeerError
+from numba_kernels.team.team import Team
+from tutorial_dl import Trainer, data
+from tutorial_dl.checkpoint.format import CheckpointError
+from tutorial_dl.replica import SoftmaxReplica
+from tutorial_dl.strategies import Hogwild
+from tutorial_dl.strategies.loss_scale import LossScale
+from tutorial_dl.training import schedules
 
 
 def a_trainer(team, samples=190, batch_size=10, optimizer="sgd", **options):
     """A trainer whose model counts in `counts` how often this rank used each sample."""
-    from tutorial_dl import Trainer, data
-    from tutorial_dl.replica import SoftmaxReplica
-    from tutorial_dl.strategies import Hogwild
-
     generator = np.random.default_rng(3)
     x = generator.normal(size=(samples, 7))
     x[:, 0] = np.arange(samples) / samples
@@ -30,10 +39,8 @@ def counted(team, trainer):
     return team.allreduce(trainer.replica.counts.copy())
 
 
-def every_sample():
-    from numba_kernels.team.team import Team
-    from tutorial_dl.training import schedules
-
+@with_ranks(1, 2, 4)
+def test_every_sample_once_an_epoch():
     team = Team()
     for samples, batch_size in ((200, 10), (190, 10), (2, 1), (3, 100)):
         trainer = a_trainer(team, samples, batch_size)
@@ -53,27 +60,14 @@ def every_sample():
         assert (team.allgather(weights) == weights).all() and np.abs(weights - before).max() > 1e-4
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_every_sample_once_an_epoch(on_ranks, ranks):
-    on_ranks(ranks, every_sample)
-
-
-def interrupted(folder):
+@with_ranks(1, 3)
+def test_checkpoints(folder):
     """A run interrupted in an epoch is resumed for the rest of it; one rank gets the same bits."""
-    from numba_kernels import PeerError
-    from numba_kernels.team.team import Team
-    from tutorial_dl.training.callbacks import Callback
-
-    class Cut(RuntimeError): ...
-
-    class CutThere(Callback):
-        def on_step_end(self, trainer, loss, samples):
-            if trainer.steps >= 3 * trainer.steps_per_epoch // 2 and trainer.team.rank == 0:
-                raise Cut
 
     team = Team()
     one = {"checkpoint": folder, "checkpoint_every": team.size, "optimizer": "adam"}
-    cut = a_trainer(team, callbacks=[CutThere()], **one)
+    cut = a_trainer(team, **one)
+    cut.callbacks.append(cut_at(3 * cut.steps_per_epoch // 2, rank=0))
     with pytest.raises(Cut if team.rank == 0 else PeerError):
         cut.fit(3)
     team.recover()
@@ -91,17 +85,9 @@ def interrupted(folder):
         np.testing.assert_array_equal(resumed.replica.parameters, whole.replica.parameters)
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_checkpoints(on_ranks, tmp_path, ranks):
-    on_ranks(ranks, interrupted, str(tmp_path / "run"))
-
-
-def other_ranks(folder):
+@with_ranks(2)
+def test_other_ranks_and_loss_scales(folder):
     """A run is resumed on as many ranks as before only, and each rank has its own loss scale."""
-    from numba_kernels.team.team import Team
-    from tutorial_dl.checkpoint.format import CheckpointError
-    from tutorial_dl.strategies.loss_scale import LossScale
-
     team = Team()
     single, steps = team.split(team.rank), 10
 
@@ -114,6 +100,7 @@ def other_ranks(folder):
             kind.gradient_is_finite = (trainer.steps, team.rank) != (3 * team.size, 1)
             return compute(batch)
 
+        replica.traits = replace(replica.traits, checks_gradient=True)
         kind = type("Overflows", (type(replica),), {})
         replica.__class__, replica.compute_gradient = kind, overflows
         return trainer
@@ -137,7 +124,3 @@ def other_ranks(folder):
         with pytest.raises(CheckpointError, match=told):
             a_trainer(of, checkpoint=f"{folder}/{place}").resume()
         team.recover()
-
-
-def test_other_ranks_and_loss_scales(on_ranks, tmp_path):
-    on_ranks(2, other_ranks, str(tmp_path))

@@ -2,17 +2,21 @@
 
 import numpy as np
 import pytest
+from rank_tests import with_ranks
 
-from tutorial_dl.replica import Replica
+from numba_kernels import PeerError
+from numba_kernels.optimizers import SGD
+from tutorial_dl import Team, Trainer, data, replica, strategies
+from tutorial_dl.replica import Replica, Traits
+from tutorial_dl.replica.joining import join
 from tutorial_dl.strategies.loss_scale import LEAST, LossScale, loss_scale_of
+from tutorial_dl.training import TrainingError
 
 # The pass that joins gradients
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_join_copies_scales_and_finds_what_is_not_finite(dtype):
-    from tutorial_dl.replica.joining import join
-
     random = np.random.default_rng(0)
     sizes, offsets = np.array([5000, 1, 0, 2049, 17]), np.array([0, 5008, 5024, 5024, 7088])
     sources = [random.normal(size=n).astype(dtype) for n in sizes]
@@ -93,7 +97,7 @@ def test_endless_overflow_is_an_error():
 
 
 class Scalable(Replica):
-    loss_scale, computes_in_float16 = 1.0, True
+    loss_scale, traits = 1.0, Traits(computes_in_float16=True, scales_loss=True)
 
 
 @pytest.mark.parametrize(
@@ -166,9 +170,6 @@ def of_keras(policy, large, scale):
 
 
 def of_ours(policy, strategy, scale, large):
-    from numba_kernels.optimizers import SGD
-    from tutorial_dl import data, replica
-
     model = network(policy)
     model.compile(loss="mse")
     one = replica.of(model)
@@ -182,9 +183,10 @@ def of_ours(policy, strategy, scale, large):
         yield loss, now, np.concatenate([s.of(one.parameters).ravel() for s in one.segments])
 
 
-def trained_on_ranks():
-    from tutorial_dl import Team, strategies
-
+@pytest.mark.thorough
+@pytest.mark.xdist_group("keras")
+@with_ranks(2, keras=True)
+def test_training_on_two_ranks():
     team = Team()
     cases = [("mixed_float16", True, 64.0), ("mixed_float16", False, 2.0**13)]
     for policy, large, scale in [*cases, ("mixed_bfloat16", False, None)]:
@@ -213,10 +215,6 @@ def trained_on_ranks():
 
 def trainers(team):
     """The Trainer scales the loss by itself for a float16 model, also with accumulation."""
-    from numba_kernels import PeerError
-    from tutorial_dl import Trainer, data
-    from tutorial_dl.training import TrainingError
-
     x, y = next(batches(False))
     y[0] = 3e4  # one piece of one rank's batch overflows
     part = data.Data.of(x, y)
@@ -237,9 +235,3 @@ def trainers(team):
     either = TrainingError, PeerError  # the loss of this rank's sample, or of the other rank's
     with pytest.raises(either, match="not finite at a loss scale of 4096"):
         Trainer(model, whole, "synchronous", loss_scale=4096, **options).fit(1)
-
-
-@pytest.mark.thorough
-@pytest.mark.xdist_group("keras")
-def test_training_on_two_ranks(on_ranks):
-    on_ranks(2, trained_on_ranks, keras=True)

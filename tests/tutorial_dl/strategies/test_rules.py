@@ -21,6 +21,7 @@ from tutorial_dl.strategies import (
     Rule,
     Scripted,
 )
+from tutorial_dl.strategies.base import OneModel
 
 
 def on_parabola(rule, workers, x0=1.0, rate=0.1, **options):
@@ -328,8 +329,6 @@ def test_what_can_not_be():
 
 
 def test_what_is_asked_of_a_strategy_is_declared():
-    from tutorial_dl.strategies.base import OneModel
-
     package, asked = Path(strategies.__file__).parents[1], set()
     rooms = package.glob("runtime/**/*.py"), package.glob("checkpoint/*.py")
     for file in [*rooms[0], *rooms[1], package / "cli/train_result.py"]:

@@ -5,6 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from as_fit import same_weights
+from rank_tests import with_ranks
+
+from tutorial_dl import Team, Trainer, models
+from tutorial_dl.data import dataset_of
+from tutorial_dl.training import schedules
 
 pytestmark = pytest.mark.xdist_group("keras")
 
@@ -66,8 +72,6 @@ def by_fit(callbacks):
 
 
 def by_trainer(callbacks, strategy="synchronous"):
-    from tutorial_dl import Trainer
-
     model = compiled()
     options = dict(batch_size=SAMPLES, progress=False, callbacks=callbacks)
     trainer = Trainer(model, data(), strategy, **options)
@@ -75,24 +79,21 @@ def by_trainer(callbacks, strategy="synchronous"):
     return model, trainer
 
 
-def each_rank(folder):
+@with_ranks(2, keras=True)
+def test_keras_callbacks_on_two_ranks(folder):
     import keras
-
-    from tutorial_dl import Team
 
     expected = by_fit(deciding())
     model, trainer = by_trainer(deciding())
     assert trainer.stopped and 4 < len(trainer.history.epochs) < EPOCHS
     rate = float(expected.optimizer.learning_rate)
     assert trainer.strategy.optimizer.learning_rate == pytest.approx(rate) and rate < 0.1
-    for mine, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
+    same_weights(model, expected, 1e-5)
 
     expected = by_fit([keras.callbacks.LearningRateScheduler(halving)])
     model, trainer = by_trainer([keras.callbacks.LearningRateScheduler(halving)])
     assert trainer.strategy.optimizer.learning_rate == pytest.approx(0.05)
-    for mine, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
+    same_weights(model, expected, 1e-5)
 
     for again in (False, True):
         in_parts(f"{folder}/run", again)
@@ -118,8 +119,6 @@ def in_parts(folder, resumed):
     """A rate that falls each epoch: in one `fit`, in several, and resumed from a checkpoint."""
     import keras
 
-    from tutorial_dl import Trainer
-
     def trainer_of(**more):
         falls = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5 * rate)
         options = dict(batch_size=SAMPLES, progress=False, callbacks=[falls])
@@ -138,11 +137,9 @@ def in_parts(folder, resumed):
     np.testing.assert_allclose(parts.replica.parameters, whole.replica.parameters, atol=1e-6)
 
 
-def test_keras_callbacks_on_two_ranks(on_ranks, tmp_path):
-    on_ranks(2, each_rank, str(tmp_path), keras=True)
-
-
-def with_a_master():
+@pytest.mark.thorough
+@with_ranks(2, keras=True)
+def test_with_a_master_they_run_beside_it():
     import keras
 
     stops = keras.callbacks.EarlyStopping(monitor="val_loss", patience=2, min_delta=9.0)
@@ -152,17 +149,8 @@ def with_a_master():
         by_trainer(deciding()[:1], "downpour")
 
 
-@pytest.mark.thorough
-def test_with_a_master_they_run_beside_it(on_ranks):
-    on_ranks(2, with_a_master, keras=True)
-
-
 def test_others_are_refused_by_name(tmp_path):
     import keras
-
-    from tutorial_dl import Trainer, models
-    from tutorial_dl.data import dataset_of
-    from tutorial_dl.training import schedules
 
     class OfAUser(keras.callbacks.Callback):
         pass

@@ -2,6 +2,11 @@
 
 import numpy as np
 import pytest
+from as_fit import of_rank_0, same_weights
+from rank_tests import with_ranks
+
+from numba_kernels import Team
+from tutorial_dl import Trainer, data
 
 pytestmark = pytest.mark.xdist_group("keras")
 
@@ -49,34 +54,29 @@ def of_dicts():
 TEXTS = np.array(["a cat", "a dog and a cat", "äöü dog", "", "dog dog dog"])[np.arange(SAMPLES) % 5]
 
 
-def reader_of_text():
+def of_text(*layers, mask_zero=False, **options):
+    """A model that reads texts, and gives two probabilities."""
     import keras
 
     keras.utils.set_random_seed(2)
     words = keras.layers.TextVectorization(output_sequence_length=4, vocabulary=["a", "cat", "dog"])
-    layers = [words, keras.layers.Embedding(6, 3), keras.layers.Flatten()]
-    inputs = keras.Input((1,), dtype="string")
-    outputs = inputs
-    for layer in [*layers, keras.layers.Dense(2, "softmax")]:
+    outputs = inputs = keras.Input((1,), dtype="string")
+    for layer in (words, keras.layers.Embedding(6, 3, mask_zero=mask_zero), *layers):
         outputs = layer(outputs)
-    model = keras.Model(inputs, outputs)
-    model.compile(
-        keras.optimizers.SGD(RATE), "sparse_categorical_crossentropy", metrics=["accuracy"]
-    )
+    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(outputs))
+    model.compile(keras.optimizers.SGD(RATE), "sparse_categorical_crossentropy", **options)
     return model
+
+
+def reader_of_text():
+    import keras
+
+    return of_text(keras.layers.Flatten(), metrics=["accuracy"])
 
 
 def tagger_of_text():
     """Its outputs have a mask, so a rank without samples takes part in each step."""
-    import keras
-
-    keras.utils.set_random_seed(2)
-    words = keras.layers.TextVectorization(output_sequence_length=4, vocabulary=["a", "cat", "dog"])
-    embedding = keras.layers.Embedding(6, 3, mask_zero=True)
-    inputs = keras.Input((1,), dtype="string")
-    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(embedding(words(inputs))))
-    model.compile(keras.optimizers.SGD(RATE), "sparse_categorical_crossentropy")
-    return model
+    return of_text(mask_zero=True)
 
 
 def tf_data(*parts):
@@ -112,10 +112,6 @@ def generator(*parts):
 
 def same(make, ours, theirs, epochs=EPOCHS, kept=None, steps=None, **options):
     """Training on `ours` by the ranks is `fit` on `theirs`: weights, and all columns."""
-    from as_fit import of_rank_0
-
-    from tutorial_dl import Trainer
-
     model, expected = make(), make()
     given = ours if kept is None else (ours, kept[0])
     trainer = Trainer(model, given, progress=False, shuffle=False, **options)
@@ -123,8 +119,7 @@ def same(make, ours, theirs, epochs=EPOCHS, kept=None, steps=None, **options):
     options |= dict(epochs=epochs, shuffle=False, verbose=0, steps_per_epoch=steps)
     options["validation_data"] = None if kept is None else kept[1]
     right = of_rank_0(expected, lambda: expected.fit(theirs, **options).history)
-    for mine, its in zip(model.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, its, rtol=0, atol=1e-6)
+    same_weights(model, expected, 1e-6)
     assert right.keys() <= history.last.keys()
     # `fit` takes the mean of several outputs' losses over batches; ours are over samples.
     for name in right.keys() - {"a_loss", "b_loss"}:
@@ -133,10 +128,9 @@ def same(make, ours, theirs, epochs=EPOCHS, kept=None, steps=None, **options):
     return trainer, expected
 
 
-def each_rank():
-    from numba_kernels import Team
-    from tutorial_dl import data
-
+@pytest.mark.thorough
+@with_ranks(2, keras=True)
+def test_two_ranks_train_on_streams_as_fit_does():
     rank = Team().rank
     x, y, w = arrays()
     part = slice(20, None)
@@ -172,28 +166,16 @@ def each_rank():
     same(reader_of_text, read, tf_data(TEXTS[:, None], y))
 
 
-@pytest.mark.thorough
-def test_two_ranks_train_on_streams_as_fit_does(on_ranks):
-    on_ranks(2, each_rank, keras=True)
-
-
-def with_a_rank_without_samples():
+@with_ranks(3, keras=True)
+def test_three_ranks_train_on_a_stream():
     """Of 3 ranks, two have none of the last batch."""
     x, y, w = arrays()
     same(eager, py_dataset(x, y, w, workers=2), py_dataset(x, y, w))
 
 
-def test_three_ranks_train_on_a_stream(on_ranks):
-    on_ranks(3, with_a_rank_without_samples, keras=True)
-
-
-def in_any_order():
+@with_ranks(2, keras=True)
+def test_any_order_is_the_same_on_all_ranks():
     """A PyDataset's batches are shuffled by seed and epoch; a random order is rank 0's."""
-    from as_fit import of_rank_0
-
-    from numba_kernels import Team
-    from tutorial_dl import Trainer
-
     team = Team()
     x, y, _ = arrays()
     model, expected, dataset = classifier(), classifier(), py_dataset(x, y)
@@ -206,8 +188,7 @@ def in_any_order():
             expected.train_on_batch(*dataset[int(i)])
 
     of_rank_0(expected, train)
-    for mine, its in zip(model.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, its, rtol=0, atol=1e-6)
+    same_weights(model, expected, 1e-6)
 
     # The sum of all inputs of an epoch shows that each sample was seen once.
     unseeded, model = tf_data(x, y).unbatch().shuffle(SAMPLES).batch(BATCH), classifier()
@@ -228,14 +209,9 @@ def in_any_order():
     assert (rows == rows[0]).all()
 
 
-def test_any_order_is_the_same_on_all_ranks(on_ranks):
-    on_ranks(2, in_any_order, keras=True)
-
-
-def refused():
+@with_ranks(2, keras=True)
+def test_what_is_wrong_is_one_line():
     import tensorflow as tf
-
-    from tutorial_dl import Trainer, data
 
     x, y, _ = arrays()
     plain = tf_data(x, y)
@@ -251,7 +227,3 @@ def refused():
         with pytest.raises(data.DataError, match=words) as caught:
             Trainer(classifier(), made, progress=False).fit(1)
         assert "\n" not in str(caught.value)
-
-
-def test_what_is_wrong_is_one_line(on_ranks):
-    on_ranks(2, refused, keras=True)

@@ -1,19 +1,21 @@
-"""What is shown while a Trainer trains: a bar in a terminal, a table and a curve in a notebook."""
+"""What is shown while a Trainer trains: lines, a bar, a table and a curve; logs in files."""
 
+import csv
+import json
 import re
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 
+from tutorial_dl import Trainer, __version__, data, models
 from tutorial_dl.training import History, progress
+from tutorial_dl.training.callbacks import Log
 from tutorial_dl.training.notebook_progress import NotebookProgress, curve
 from tutorial_dl.training.outlook import Nothing, Outlook
 
 
 def trainer_of(**options):
-    from tutorial_dl import Trainer, data, models
-
     curve = data.load("curve")
     return Trainer(models.curve(curve), curve, "serial", "sgd", batch_size=32, **options)
 
@@ -120,3 +122,72 @@ def test_which_of_them_a_trainer_shows(monkeypatch, capfd):
         kinds.append(type(progress.progress("", trainer.run, 1, True)).__name__)
     assert kinds == ["EpochLines", "Bar", "NotebookProgress"]
     assert type(progress.progress("", trainer.run, 1, False)) is Nothing
+
+
+# Logs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.jsonl"])
+def test_a_row_is_there_as_soon_as_its_epoch_ends(tmp_path, name):
+    path, seen = tmp_path / name, []
+
+    def rows():
+        with open(path, newline="") as file:
+            if path.suffix == ".csv":
+                return list(csv.DictReader(file))
+            about, *found = map(json.loads, file)
+            assert about["run"]["version"] == __version__ and about["run"]["ranks"] == 1
+            assert {"time", "host", "command", "git", "folder"} <= about["run"].keys()
+            return found
+
+    path.write_text("of a former run\n")
+    look = lambda trainer, row: seen.append(len(rows()))  # noqa: E731
+    trainer = trainer_of(progress=False, callbacks=[Log(path), look])
+    trainer.fit(2)
+    trainer.fit(1)
+    assert seen == [1, 2, 3]
+    for row, mine in zip(rows(), trainer.history.epochs, strict=True):
+        assert row.keys() == {"time", *mine}
+        for column, value in mine.items():
+            assert float(row[column]) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.jsonl"])
+def test_a_resumed_run_appends(tmp_path, name):
+    path = tmp_path / name
+    for epochs in (2, 4):
+        trainer = trainer_of(progress=False, callbacks=[Log(path)], checkpoint=tmp_path / "run")
+        trainer.resume()
+        trainer.fit_to(epochs)
+    assert path.read_text().count("\n") == 4 + (1 if name.endswith(".csv") else 2)
+
+
+def test_events_for_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    trainer = trainer_of(progress=False, callbacks=[Log(tmp_path / "board")])
+    trainer.fit(3)
+    found = EventAccumulator(str(tmp_path / "board"))
+    found.Reload()
+    values = [(event.step, event.value) for event in found.Scalars("val_loss")]
+    steps = trainer.steps // 3
+    column = trainer.history.column("val_loss")
+    assert values == [((i + 1) * steps, pytest.approx(value)) for i, value in enumerate(column)]
+
+
+@pytest.mark.parametrize("name", ["log.txt", "log.json", "run.csv.gz"])
+def test_other_names_are_refused(name):
+    with pytest.raises(ValueError, match=r"log must end in \.csv or \.jsonl, or be a folder"):
+        Log(name)
+
+
+def test_a_line_an_epoch_where_no_terminal_is(capfd):
+    trainer = trainer_of()
+    trainer.fit(2)
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 2 and "\r" not in "".join(lines)
+    value = f"{trainer.history.last['val_loss']:.4f}"
+    assert lines[1].startswith("serial on 1 rank, epoch 2 of 2: loss ")
+    assert f", val_loss {value}; " in lines[1] and lines[1].endswith(" s")
+    trainer_of(progress=False).fit(2)
+    assert not capfd.readouterr().err

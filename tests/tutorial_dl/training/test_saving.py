@@ -5,8 +5,11 @@ import warnings
 
 import numpy as np
 import pytest
+from counted_runs import some_digits
+from rank_tests import with_ranks
 
-from tutorial_dl import Trainer, callbacks, data
+from numba_kernels import optimizers
+from tutorial_dl import Team, Trainer, callbacks, data, models, strategies
 from tutorial_dl.replica import CurveReplica, base
 
 
@@ -62,14 +65,13 @@ def test_the_best_epoch_is_kept(tmp_path):
         trained(callbacks=[callbacks.SaveBest("best.keras")])
 
 
-def by_ranks(folder):
+@pytest.mark.thorough
+@pytest.mark.xdist_group("keras")
+@with_ranks(3, keras=True)
+def test_keras_models_of_several_ranks(folder):
     import keras
 
-    from tutorial_dl import models
-
-    digits = data.digits()
-    parts = digits.train.part(slice(200)), digits.validation.part(slice(100))
-    digits = data.Dataset("digits", *parts, 10)
+    digits = some_digits(200, 100)
     for number, strategy in enumerate(("synchronous", "downpour")):
         best = callbacks.SaveBest(f"{folder}/best-{number}.keras", "val_accuracy")
         trainer = Trainer(
@@ -88,12 +90,6 @@ def by_ranks(folder):
         x, y = digits.validation.take(slice(None))
         accuracy = np.mean(np.argmax(kept(x), -1) == y)
         assert accuracy == pytest.approx(max(history.column("val_accuracy")), abs=1e-6)
-
-
-@pytest.mark.thorough
-@pytest.mark.xdist_group("keras")
-def test_keras_models_of_several_ranks(on_ranks, tmp_path):
-    on_ranks(3, by_ranks, str(tmp_path), keras=True)
 
 
 # What has trained a model is in its file -------------------------------------------------------
@@ -153,10 +149,10 @@ def optimizers_of_keras():
     }
 
 
-def keras_goes_on(folder):
+@pytest.mark.xdist_group("keras")
+@with_ranks(2, keras=True)
+def test_a_saved_model_goes_on_in_plain_keras(folder):
     """Two epochs on two ranks and a third one by Keras equal three by Keras."""
-    from tutorial_dl import Team
-
     team = Team()
     for number, (name, optimizer) in enumerate(optimizers_of_keras().items()):
         model = compiled(optimizer)
@@ -181,16 +177,8 @@ def keras_goes_on(folder):
         team.barrier()
 
 
-@pytest.mark.xdist_group("keras")
-def test_a_saved_model_goes_on_in_plain_keras(on_ranks, tmp_path):
-    on_ranks(2, keras_goes_on, str(tmp_path), keras=True)
-
-
 def other_optimizers(folder):
     """What was used is saved, not what was compiled; each file loads without a warning."""
-    from numba_kernels import optimizers
-    from tutorial_dl import Team, strategies
-
     team, found = Team(), {}
     for number, (strategy, optimizer) in enumerate((
         ("synchronous", optimizers.Adam(0.03)), ("synchronous", "lamb"),

@@ -5,14 +5,22 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from timeit import repeat
 
 import clock
 import numpy as np
 import pytest
+from counted_runs import some_digits
+from faults import Around
+from mpi4py import MPI
+from rank_tests import with_ranks
 from trace_format import check_format
 
+from numba_kernels import PeerError, trace
 from numba_kernels import spans as announced
-from tutorial_dl import timeline
+from numba_kernels.jit.compile import compiled
+from numba_kernels.spans import began, ended
+from tutorial_dl import Team, Trainer, data, models, strategies, timeline
 from tutorial_dl.training.span_kinds import KINDS
 
 SLEEP = 0.4  # seconds
@@ -25,33 +33,20 @@ NODES = {"NUMBA_KERNELS_NODE": "2"}
 # A Trainer's -----------------------------------------------------------------------------------
 
 
-class Slow:
+class Slow(Around):
     """A replica whose gradient takes `seconds(step)` longer."""
 
-    def __init__(self, replica, seconds):
-        self.__dict__.update(_replica=replica, _seconds=seconds, _steps=0)
-
-    def __getattr__(self, name):
-        return getattr(self._replica, name)
-
-    def __setattr__(self, name, value):
-        setattr(self._replica, name, value)
-
     def compute_gradient(self, batch):
-        time.sleep(self._seconds(self._steps))
-        self.__dict__["_steps"] += 1
+        time.sleep(self.seconds(self.step))
+        self.step += 1
         return self._replica.compute_gradient(batch)
 
 
 def a_trainer(seen, seconds=lambda step: 0, algorithm="fused"):
     """A Trainer with 10 steps per epoch."""
-    from tutorial_dl import Team, Trainer, data, models, strategies
-
-    digits = data.digits()
-    parts = [data.Data.of(*part.take(slice(0, 100))) for part in (digits.train, digits.validation)]
-    some, team = data.Dataset("some digits", *parts, digits.classes), Team()
+    some, team = some_digits(100, 100), Team()
     strategy = "serial" if team.size == 1 else strategies.Synchronous(team, algorithm)
-    model = Slow(models.softmax(some, seed=team.rank), seconds)
+    model = Slow(models.softmax(some, seed=team.rank), seconds=seconds, step=0)
     return Trainer(model, some, strategy, batch_size=10, progress=False, timeline=seen)
 
 
@@ -69,8 +64,6 @@ def inside(outer, spans):
 
 def straggler(late, when, algorithm):
     """One rank sleeps in step `when`; the timeline shows that the others wait in that step."""
-    from tutorial_dl import Team
-
     rank, ranks = Team().rank, Team().size
     seen = timeline.Timeline()
     trainer = a_trainer(seen, lambda step: SLEEP * (rank == late and step == when), algorithm)
@@ -160,13 +153,6 @@ def overhead():
     spans of a step are counted by kind, and the cost of each kind is measured separately, between
     runs. The minimum of several measurements excludes moments when other programs had the cores.
     """
-    from timeit import repeat
-
-    from mpi4py import MPI
-
-    from numba_kernels import Team, trace
-    from tutorial_dl import Trainer, data, models
-
     digits, alone = data.digits(), Team(MPI.COMM_SELF)
     batch_size = 32 * MPI.COMM_WORLD.size
     seen = timeline.Timeline()
@@ -214,8 +200,6 @@ def overhead():
 
 def compiled_wait():
     """A function that records 1000 waits of compiled code."""
-    from numba_kernels.jit.compile import compiled
-    from numba_kernels.spans import began, ended
 
     @compiled(cache=False)
     def waits():
@@ -233,7 +217,8 @@ def test_overhead(on_ranks, ranks):
     on_ranks(ranks, overhead)
 
 
-def bounded():
+@with_ranks(2)
+def test_memory_is_bounded():
     seen = timeline.Timeline(limit=20)
     trainer = a_trainer(seen)
     trainer.fit(5)
@@ -245,15 +230,8 @@ def bounded():
         check_format(seen.chrome())
 
 
-def test_memory_is_bounded(on_ranks):
-    on_ranks(2, bounded)
-
-
 def fails():
     """If a rank fails in `fit`, its error is unchanged, and every rank has its own spans."""
-    from numba_kernels import PeerError
-    from tutorial_dl import Team
-
     rank = Team().rank
     seen = timeline.Timeline()
 
@@ -278,8 +256,6 @@ def test_a_fit_that_fails(on_ranks):
 
 
 def by_hand():
-    from tutorial_dl import Team
-
     team = Team()
     with timeline.record() as recording:
         with timeline.span("load"):

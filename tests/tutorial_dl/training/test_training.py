@@ -2,8 +2,14 @@
 
 import numpy as np
 import pytest
+from rank_tests import with_ranks
 
+from numba_kernels import PeerError
+from tutorial_dl import Team, Trainer, data, models, strategies
+from tutorial_dl.runtime.evaluation import evaluate
 from tutorial_dl.training import History
+from tutorial_dl.training.callbacks import Callback
+from tutorial_dl.training.columns import columns
 
 
 def rows(*rates):
@@ -26,15 +32,12 @@ def test_history():
     assert table.count("<tr>") == 5 and "<th>samples_per_second</th>" in table
 
 
-def shares_of_validation(n):
-    """The metrics of p ranks are those of one process over all samples, each counted once."""
-    from tutorial_dl import Team, data, models
-    from tutorial_dl.runtime.evaluation import evaluate
-
-    team = Team()
-    digits = data.digits()
+def shares(n):
+    """Metrics and outputs of p ranks are those of one process, with each sample counted once."""
+    team, digits = Team(), data.digits()
     part = data.Data.of(*digits.validation.take(slice(0, n)))
-    replica = models.softmax(digits)
+    trainer = Trainer(models.dense(digits), digits, team=team, progress=False)
+    replica, trainer.validation_batch_size = trainer.replica, 7
     together = evaluate(team, replica, part, batch_size=7)
     alone = replica.evaluate([part.take(slice(0, n))])
     assert together.keys() == {"loss", "accuracy"}
@@ -42,17 +45,31 @@ def shares_of_validation(n):
         assert value == pytest.approx(alone[name], rel=1e-6), name
     same = team.allgather(np.array(list(together.values())))
     assert (same == same[0]).all()
+    outputs = trainer.predict(part.inputs)
+    np.testing.assert_allclose(outputs, replica.predict(part.inputs), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("ranks", "n"), [(1, 100), (3, 100), (4, 3), (5, 1)])
-def test_validation_is_shared_out(on_ranks, ranks, n):
-    on_ranks(ranks, shares_of_validation, n)
+def test_validation_and_predictions_are_shared_out(on_ranks, ranks, n):
+    on_ranks(ranks, shares, n)
 
 
-def epochs_go_on():
+@with_ranks(2)
+def test_the_columns_of_a_history_are_told_before():
+    team, digits = Team(), data.digits()
+    for strategy in ("serial", "synchronous", "downpour", "elastic_averaging"):
+        alone = team.split(team.rank) if strategy == "serial" else team
+        model = models.softmax(digits, seed=1)
+        trainer = Trainer(model, digits, strategy, batch_size=300, progress=False, team=alone)
+        told = columns(trainer)
+        trainer.fit(1)
+        row = trainer.history.last
+        assert sorted(told) == sorted(row.keys() - {"epoch"}), (strategy, told, row)
+
+
+@with_ranks(2)
+def test_epochs_go_on():
     """fit(2) and fit(3) equal fit(5): optimizer, order of samples and history continue."""
-    from tutorial_dl import Trainer, data, models
-
     digits = data.digits()
     whole, parts = (Trainer(models.softmax(digits), digits, progress=False) for _ in range(2))
     whole.fit(5)
@@ -65,13 +82,8 @@ def epochs_go_on():
     assert parts.evaluate(digits.train)["loss"] == pytest.approx(history.last["loss"], rel=0.1)
 
 
-def test_epochs_go_on(on_ranks):
-    on_ranks(2, epochs_go_on)
-
-
-def refused():
-    from tutorial_dl import Team, Trainer, data, models, strategies
-
+@with_ranks(2)
+def test_what_is_refused():
     digits, team = data.digits(), Team()
     model = models.softmax(digits)
     for wrong, error, message in (
@@ -79,6 +91,11 @@ def refused():
         (dict(optimizer="nosuch"), ValueError, "unknown optimizer 'nosuch'; choose one of sgd"),
         (dict(batch_size=0), ValueError, "batch_size must be at least 1, got 0"),
         (dict(strategy="serial"), ValueError, "'serial' uses 1 rank, not 2"),
+        (dict(callbacks=["stop"]), TypeError, "callback must be .*, got 'stop'"),
+        (dict(accumulate=0), ValueError, "must be at least 2 to accumulate, got 0"),
+        (dict(clip_norm=0.0), ValueError, "clip_norm must .*, got 0"),
+        (dict(learning_rate="fast"), TypeError, "a number or a function of the step"),
+        (dict(check_every=0), ValueError, "check_every must be at least 1 step, got 0"),
     ):
         with pytest.raises(error, match=message):
             Trainer(model, digits, team=team, progress=False, **wrong)
@@ -94,15 +111,9 @@ def refused():
     trainer.fit(1)  # the trainer still works
 
 
-def test_what_is_refused(on_ranks):
-    on_ranks(2, refused)
-
-
-def fails_alone(folder):
+@with_ranks(2)
+def test_a_failure_in_any_method_is_reported(folder):
     """If one rank fails in any method of a Trainer, the other does not wait for it."""
-    from numba_kernels import PeerError
-    from tutorial_dl import Team, Trainer, data, models
-    from tutorial_dl.training.callbacks import Callback
 
     class Fault(Exception): ...
 
@@ -123,10 +134,6 @@ def fails_alone(folder):
             getattr(trainer, call)(*([] if call == "check_agreement" else [1]))
             team.barrier()
         team.recover()
-
-
-def test_a_failure_in_any_method_is_reported(on_ranks, tmp_path):
-    on_ranks(2, fails_alone, str(tmp_path))
 
 
 # Curves of a history ---------------------------------------------------------------------------

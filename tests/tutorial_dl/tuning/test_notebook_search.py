@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tutorial_dl import tuning
-from tutorial_dl.tuning.live_view import View, by_epoch, curve, parallel
+from tutorial_dl.tuning.drawing import by_epoch, curve, parallel
+from tutorial_dl.tuning.live_view import View
 from tutorial_dl.tuning.study import Study
 
 MODEL = f"{Path(__file__).parents[2] / 'support' / 'faulty_model.py'}:build"

@@ -10,8 +10,9 @@ from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 
+from benchmarks.problems import bbob, mixed
 from tutorial_dl.tuning import gaussian_process as gp
-from tutorial_dl.tuning import problems, regret, samplers
+from tutorial_dl.tuning import problems, samplers
 from tutorial_dl.tuning.bayesian import Bayesian, levelled
 from tutorial_dl.tuning.evolutionary import Evolutionary
 from tutorial_dl.tuning.proposing import Seen
@@ -161,7 +162,7 @@ def test_trials_at_once_differ():
 
 def test_the_same_seed_gives_the_same_suggestions():
     for name in ("bayesian", "evolutionary"):
-        runs = [regret.search(problems.branin(), name, 25, seed=3)[0] for _ in range(2)]
+        runs = [problems.search(problems.branin(), name, 25, seed=3)[0] for _ in range(2)]
         assert runs[0] == runs[1]
 
 
@@ -211,7 +212,7 @@ def test_minima_are_those_of_the_literature():
 
 def test_bbob_is_never_below_its_minimum():
     for function in (1, 8, 15, 21, 24):
-        problem = problems.bbob(function, 2, 2)
+        problem = bbob(function, 2, 2)
         drawn = [problem.value(problem.space.random(RANDOM)) for _ in range(200)]
         assert min(drawn) >= problem.lowest - 1e-9
 
@@ -220,8 +221,8 @@ def test_bbob_is_never_below_its_minimum():
 def test_bayesian_beats_random():
     """On five of BBOB's functions and the mixed space: the whole suite is benchmarks/regret.py."""
     won = 0
-    for problem in [*(problems.bbob(f, 1, 5) for f in (1, 6, 8, 10, 14)), problems.mixed()]:
-        best = {n: regret.search(problem, n, 28, seed=1)[0][-1] for n in ("random", "bayesian")}
+    for problem in [*(bbob(f, 1, 5) for f in (1, 6, 8, 10, 14)), mixed()]:
+        best = {n: problems.search(problem, n, 28, seed=1)[0][-1] for n in ("random", "bayesian")}
         won += best["bayesian"] < best["random"]
     assert won >= 5
 

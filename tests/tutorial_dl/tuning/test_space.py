@@ -81,7 +81,7 @@ def test_a_grid_has_every_combination_once():
         ({"x": RATE | {"high": float("inf")}}, "high must be a number, got inf"),
         ({"x": {"type": "int", "low": 1, "high": 2.5}}, "high must be a whole number, got 2.5"),
         ({"x": {"type": "category", "choices": ["a"]}}, "at least 2 different values"),
-        ({"x": {"type": "category", "choices": ["a", "a"]}}, "at least 2 different values"),
+        ({"x": {"type": "category", "choices": [0.1, 0.2, 0.1]}}, "; 0.1 stands twice"),
         ({"x": RATE | {"when": {"y": 1}}}, "when names 'y'"),
         (
             {"x": RATE | {"when": {"kind": "c"}}, "kind": {"type": "category", "choices": "ab"}},

@@ -1,5 +1,5 @@
 """The interface of horovod.common.exceptions."""
 
-from ...interop.horovod.elastic.errors import HorovodInternalError, HostsUpdatedInterrupt
+from ...interop.horovod.elastic.running import HorovodInternalError, HostsUpdatedInterrupt
 
 __all__ = ["HorovodInternalError", "HostsUpdatedInterrupt"]

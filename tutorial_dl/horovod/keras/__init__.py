@@ -4,7 +4,7 @@ import keras as _keras
 
 from ...interop.horovod import interface as _tensorflow
 from ...interop.horovod.arguments import arguments as _arguments
-from ...interop.horovod.gradients import trainable_in as _trainable_in
+from ...interop.horovod.gradients import partial as _partial
 from ...interop.horovod.interface import *  # noqa: F403
 from . import callbacks
 
@@ -21,12 +21,7 @@ def DistributedOptimizer(optimizer, **options):
     return _tensorflow.DistributedOptimizer(optimizer, **options)
 
 
-def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
-    """A DistributedOptimizer that leaves the gradients of `local_layers` to each rank."""
-    new = DistributedOptimizer(optimizer, *args, **kwargs)
-    for variable in _trainable_in(local_layers):
-        new.register_local_var(variable)
-    return new
+PartialDistributedOptimizer = _partial(DistributedOptimizer)
 
 
 @_arguments(

@@ -15,9 +15,52 @@ from inspect import Parameter, Signature
 
 import tensorflow as tf
 
-from .compression import Compression
-from .process_sets import global_process_set
-from .reductions import Average
+from .basics import global_process_set
+from .wire import Average
+
+
+class Compressor:
+    """Sends tensors as they are: `compress` returns (tensor to send, context) for `decompress`."""
+
+    @staticmethod
+    def compress(tensor):
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor, ctx):
+        return tensor
+
+
+class FP16Compressor(Compressor):
+    """Sends floating-point numbers as float16: 11 significant bits, and above 65504 infinity.
+
+    Half-precision numbers are added in float32 and rounded once, at the end.
+    """
+
+    half = tf.float16
+
+    @classmethod
+    def compress(cls, tensor):
+        return tf.cast(tensor, cls.half) if tensor.dtype.is_floating else tensor, tensor.dtype
+
+    @staticmethod
+    def decompress(tensor, ctx):
+        return tf.cast(tensor, ctx)
+
+
+class BF16Compressor(FP16Compressor):
+    """Sends floating-point numbers as bfloat16: 8 significant bits, and float32's range."""
+
+    half = tf.bfloat16
+
+
+class Compression:
+    """The compressors by name; any class with the same two methods can be used instead."""
+
+    none = Compressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
 
 NO_EFFECT = {"device_dense": "", "device_sparse": "", "ignore_name_scope": False,
              "use_locking": False, "legacy_opts": False}  # fmt: skip

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 
 from . import basics
+from .basics import global_process_set
 from .gradients import key
 from .objects import broadcast_variables
-from .process_sets import global_process_set
-from .reductions import Average
+from .wire import Average
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):

@@ -22,12 +22,11 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tutorial_dl.replica.tensorflow_graph import in_order
+from tutorial_dl.replica.keras.collectives import in_order
 
 from .arguments import arguments
-from .arrays import share
-from .process_sets import ProcessSet, global_process_set
-from .reductions import Adasum, Average, Product, Sum, reduction
+from .basics import ProcessSet, global_process_set
+from .wire import Adasum, Average, Product, Sum, reduction, share
 
 __all__ = [
     "allgather", "allreduce", "alltoall", "barrier", "broadcast", "grouped_allgather",
@@ -230,7 +229,7 @@ def allgather(tensor, **options):
 
 @arguments("tensors name ignore_name_scope process_set")
 def grouped_allgather(tensors, name, process_set):
-    """`allgather` of each tensor, with one message per dtype."""
+    """`allgather` of each tensor, in one call."""
     if not tensors:
         return []
     return differentiable(_Allgather(name, process_set), [tf.convert_to_tensor(t) for t in tensors])

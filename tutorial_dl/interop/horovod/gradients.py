@@ -1,6 +1,7 @@
 """Gradients are reduced over all ranks: `Reducer`, for optimizers, and the tape that uses one."""
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from .arguments import arguments
+from .basics import ProcessSet
 from .collectives import grouped_allreduce, place
-from .process_sets import ProcessSet
-from .reductions import Average, reduction
+from .wire import Average, reduction
 
 
 @dataclass(eq=False)
@@ -105,13 +106,23 @@ def key(variable) -> int:
     return id(variable._value if isinstance(variable, keras.Variable) else variable)
 
 
-def trainable_in(layers) -> list:
-    """The trainable variables of one or several layers; raises TypeError for other objects."""
-    layers = [layers] if isinstance(layers, keras.layers.Layer) else list(layers or [])
-    for layer in layers:
-        if not isinstance(layer, keras.layers.Layer):
-            raise TypeError(f"local_layers must be Keras layers, got a {type(layer).__name__}")
-    return [v for layer in layers for v in layer.trainable_variables]
+def partial(make: Callable) -> Callable:
+    """`make`, whose result leaves the gradients of Keras layers, `local_layers`, to each rank."""
+
+    @functools.wraps(make)
+    def made(*args, local_layers=None, **kwargs):
+        one = isinstance(local_layers, keras.layers.Layer)
+        layers = [local_layers] if one else list(local_layers or [])
+        for layer in layers:
+            if not isinstance(layer, keras.layers.Layer):
+                raise TypeError(f"local_layers must be Keras layers, got a {type(layer).__name__}")
+        new = make(*args, **kwargs)
+        for layer in layers:
+            for variable in layer.trainable_variables:
+                new.register_local_var(variable)
+        return new
+
+    return made
 
 
 class DistributedGradientTape:
@@ -147,6 +158,8 @@ class DistributedGradientTape:
         """Keep each rank's own gradient of this variable, without reducing it."""
         self._reducer.register_local(source)
 
+    register_local_var = register_local_source
+
     @tf.autograph.experimental.do_not_convert
     def gradient(self, target, sources, output_gradients=None, use_generic_names=False, **options):
         """As tf.GradientTape.gradient, then reduced. `use_generic_names` has no effect."""
@@ -155,11 +168,4 @@ class DistributedGradientTape:
         return tf.nest.pack_sequence_as(sources, reduced)
 
 
-def PartialDistributedGradientTape(
-    gradtape, *args, local_layers=None, **kwargs
-) -> DistributedGradientTape:
-    """A DistributedGradientTape that leaves the gradients of `local_layers` to each rank."""
-    tape = DistributedGradientTape(gradtape, *args, **kwargs)
-    for variable in trainable_in(local_layers):
-        tape.register_local_source(variable)
-    return tape
+PartialDistributedGradientTape = partial(DistributedGradientTape)

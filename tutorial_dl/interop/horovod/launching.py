@@ -1,6 +1,7 @@
 """Start ranks: `run(function)`, as horovod.run. Every rank runs this file, which calls `work`."""
 
 import json
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -9,9 +10,10 @@ from pathlib import Path
 from numba_kernels import launch
 from numba_kernels.errors import TeamError
 
-from .elastic.errors import LEAST
-from .hosts import ranks_on
+from .elastic.running import LEAST
 from .pickles import dumps, loads
+
+LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def run(
@@ -83,6 +85,36 @@ def run(
                 f"rank {missing[0]} ended without a result (exit status {done.returncode})"
             )
         return [_read(folder / f"result-{r}") for r in range(ranks)]
+
+
+def ranks_on(hosts: str | None, ranks: int | None) -> int:
+    """The number of ranks to start on this machine; without `ranks`, one for each slot of `hosts`.
+
+    Raises:
+        ValueError: If a host is another machine, or has too few slots, or nothing says how many.
+
+    Example:
+        >>> ranks_on("localhost:4", None), ranks_on("localhost:4", 3), ranks_on(None, 2)
+        (4, 3, 2)
+    """
+    if hosts is None:
+        if ranks is None:
+            raise ValueError("the number of ranks is missing: give -np 4 or -H localhost:4")
+        return ranks
+    slots = 0
+    for one in hosts.split(","):
+        host, colon, number = one.strip().rpartition(":")
+        if not (colon and host and number.isdigit() and int(number)):
+            raise ValueError(f"hosts {hosts!r}: expected localhost:4, a name and its slots")
+        if host not in (*LOCAL, socket.gethostname(), socket.getfqdn()):
+            raise ValueError(
+                f"host {host!r} is another machine, but ranks start on this one only: on several "
+                "nodes, use the site's mpiexec or srun instead (docs/clusters.md)"
+            )
+        slots += int(number)
+    if ranks is not None and ranks > slots:
+        raise ValueError(f"{ranks} ranks, but hosts {hosts!r} has {slots} slots")
+    return slots if ranks is None else ranks
 
 
 def check_elastic(ranks: int, least: int | None, most: int | None) -> None:

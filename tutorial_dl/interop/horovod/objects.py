@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
-from tutorial_dl.replica.tensorflow_graph import in_order
+from tutorial_dl.replica.keras.collectives import in_order
 
+from .basics import ProcessSet, global_process_set
 from .pickles import dumps, from_root, loads
-from .process_sets import ProcessSet, global_process_set
 
 __all__ = [
     "allgather_object", "broadcast_", "broadcast_global_variables", "broadcast_object",

@@ -20,12 +20,12 @@ import functools
 import keras
 import tensorflow as tf
 
-from tutorial_dl.replica.tensorflow_graph import refuse_xla
+from tutorial_dl.replica.keras.collectives import refuse_xla
 
 from .arguments import arguments
 from .collectives import allreduce
-from .gradients import Reducer, trainable_in
-from .reductions import Sum
+from .gradients import Reducer, partial
+from .wire import Sum
 
 
 @arguments(
@@ -71,12 +71,7 @@ def DistributedOptimizer(
     return _distributed(optimizer, name, reducer, passes, factor)
 
 
-def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
-    """A DistributedOptimizer that leaves the gradients of `local_layers` to each rank."""
-    new = DistributedOptimizer(optimizer, *args, **kwargs)
-    for variable in trainable_in(local_layers):
-        new.register_local_var(variable)
-    return new
+PartialDistributedOptimizer = partial(DistributedOptimizer)
 
 
 def _distributed(optimizer, name, reducer: Reducer, passes: int, factor: float):

@@ -4,8 +4,8 @@ import keras
 
 from tutorial_dl.interop.layers import sync_batch_normalization as layers
 
-from .process_sets import ProcessSet, global_process_set
-from .reductions import Sum
+from .basics import ProcessSet, global_process_set
+from .wire import Sum
 
 
 class _Team:

@@ -17,27 +17,18 @@ import math
 import threading
 import zlib
 from collections.abc import Sequence
+from enum import IntEnum
 from types import SimpleNamespace
 
 import numpy as np
 
 from numba_kernels.errors import MismatchError
 
-from .arrays import (
-    DTYPES,
-    LINE,
-    by_dtype,
-    carrier,
-    check_rows,
-    describe,
-    join_flat,
-    named_dtype,
-    scale,
-    share,
+DTYPES = ("float32", "float64", "int32", "int64", "float16", "bfloat16")
+# Dtypes that a Team does not support are sent as wider ones that it does. Numbers stay exact.
+CARRIERS = dict.fromkeys(("bool", "int8", "uint8", "int16", "uint16"), "int32") | dict.fromkeys(
+    ("uint32", "uint64"), "int64"
 )
-from .reductions import Adasum, Average, Max, Min, Product, Sum
-
-OPS = {Average: "mean", Sum: "sum", Min: "min", Max: "max", Product: "product"}
 ALLREDUCE, OTHER = 1, 2  # kinds of calls, for ranks that have joined
 NOBODY = -(1 << 62)
 MOST_PLANS = 1000
@@ -45,11 +36,46 @@ MOST_PLANS = 1000
 lock = threading.RLock()  # TensorFlow runs ops on its own threads
 
 
+class Reduction(IntEnum):
+    """Reduction operators as small integers, because scripts compare them: `op=0` is Average."""
+
+    Average = 0
+    Sum = 1
+    Adasum = 2
+    Min = 3
+    Max = 4
+    Product = 5
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Average, Sum, Adasum, Min, Max, Product = Reduction
+OPS = {Average: "mean", Sum: "sum", Min: "min", Max: "max", Product: "product"}
+
+
+def reduction(op: int | None, average: bool | None = None) -> Reduction:
+    """The reduction given by `op`, or by the older argument `average`; by default Average.
+
+    Raises:
+        ValueError: If both are given, or `op` is unknown.
+    """
+    if op is not None and average is not None:
+        raise ValueError("give either op or average, not both")
+    if op is None:
+        return Sum if average is False else Average
+    try:
+        return Reduction(op)
+    except ValueError:
+        names = ", ".join(r.name for r in Reduction)
+        raise ValueError(f"unknown op {op!r}; choose one of {names}") from None
+
+
 class Wire:
     """The collectives of one team (a process set), in the same order on all its ranks.
 
     Arguments of the methods are lists of C-contiguous arrays. Results may lie in memory that the
-    next call overwrites, so callers copy them at once (`tensorflow_graph.in_order` does).
+    next call overwrites, so callers copy them at once (`collectives.in_order` does).
     """
 
     def __init__(self, team):
@@ -62,21 +88,18 @@ class Wire:
 
     # The calls
 
-    def allreduce(self, arrays: Sequence[np.ndarray], op, before=1.0, after=1.0, name="") -> list:
-        """Reduce each array over all ranks, with factors before and after."""
+    def allreduce(
+        self, arrays: Sequence[np.ndarray], op, before=1.0, after=1.0, name="", call="allreduce"
+    ) -> list:
+        """Reduce each array over all ranks, with factors before and after.
+
+        `call` is how it is announced; ranks that have joined take part in an allreduce only.
+        """
         out: list = [None] * len(arrays)
-        key = op, name, *((a.dtype, a.shape) for a in arrays)
-        plans = self._plans.get(key)
-        if plans is None:
-            plans = [
-                _Plan(arrays, wide, members, op, name)
-                for wide, members in by_dtype(arrays, op == Adasum).items()
-            ]
-            if len(self._plans) < MOST_PLANS:
-                self._plans[key] = plans
-        for plan in plans:
+        for plan in self._planned(call, arrays, op, name):
             with lock:
-                self._agree(plan.text, ALLREDUCE, plan.code, plan.total, plan.checksum)
+                kind = ALLREDUCE if call == "allreduce" else OTHER
+                self._agree(plan.text, kind, plan.code, plan.total, plan.checksum)
                 fused = self._buffer(plan.total, plan.dtype)
                 pieces = [fused[first:last].reshape(shape) for first, last, shape in plan.pieces]
                 for piece, i in zip(pieces, plan.members, strict=True):
@@ -91,41 +114,40 @@ class Wire:
                     out[i] = piece.astype(arrays[i].dtype, copy=False)
         return out
 
+    def reducescatter(self, arrays, op, before=1.0, after=1.0, name="") -> list[np.ndarray]:
+        """Reduce each array and return this rank's rows; the first ranks may get one row more."""
+        check_rows(arrays)
+        if op not in OPS:
+            known = ", ".join(map(str, OPS))
+            raise ValueError(f"reducescatter does not support op {op}; choose one of {known}")
+        reduced = self.allreduce(arrays, op, before, after, name, "reducescatter")
+        ranks, rank = self.team.size, self.team.rank
+        return [x[slice(*share(len(x), ranks, rank))] for x in reduced]
+
     def allgather(self, arrays: Sequence[np.ndarray], name="") -> list[np.ndarray]:
         """Each array's rows on all ranks, in the order of ranks; first dimensions may differ."""
         check_rows(arrays)
+        out = []
         with lock:
             self._agree(describe("allgather", arrays, name, rows="?"))
-            rows = np.array([a.shape[0] for a in arrays], np.int64)
-            rows = self.team.allgather(rows)  # (ranks, arrays)
-            out: list = [None] * len(arrays)
-            for dtype, members in by_dtype(arrays).items():
-                sizes = [math.prod(arrays[i].shape[1:]) for i in members]
-                ends = np.cumsum(rows[:, members] * sizes, axis=1)  # (ranks, members)
-                flat = join_flat([arrays[i] for i in members], dtype)
-                if not ends[:, -1].any():
-                    parts = [flat] * self.team.size
-                else:
-                    parts = self.team.allgather(flat)
-                for k, i in enumerate(members):
-                    begin = ends[:, k] - rows[:, i] * sizes[k]
-                    cut = [part[b:e] for part, b, e in zip(parts, begin, ends[:, k], strict=True)]
-                    shape = (int(rows[:, i].sum()), *arrays[i].shape[1:])
-                    whole = np.concatenate(cut).reshape(shape)
-                    out[i] = whole.astype(arrays[i].dtype, copy=False)
+            rows = self.team.allgather(np.array([len(a) for a in arrays], np.int64))
+            for a, total in zip(arrays, rows.sum(axis=0), strict=True):
+                shape = int(total), *a.shape[1:]
+                flat = a.reshape(-1).astype(carrier(a.dtype))
+                parts = self.team.allgather(flat) if math.prod(shape) else [flat]
+                out.append(np.concatenate(list(parts)).astype(a.dtype, copy=False).reshape(shape))
         return out
 
     def broadcast(self, arrays: Sequence[np.ndarray], root: int, name="") -> list[np.ndarray]:
         """The values of the arrays on rank `root` of this team."""
-        out: list = [None] * len(arrays)
+        out = []
         with lock:
             self._agree(describe("broadcast", arrays, name, f", root={root}"))
-            for dtype, members in by_dtype(arrays).items():
-                flat = join_flat([arrays[i] for i in members], dtype)
-                self.team.broadcast(flat, root)
-                parts = np.split(flat, np.cumsum([arrays[i].size for i in members]))
-                for i, part in zip(members, parts, strict=False):  # the last part is empty
-                    out[i] = part.reshape(arrays[i].shape).astype(arrays[i].dtype, copy=False)
+            for a in arrays:
+                x = a.astype(carrier(a.dtype))  # a copy, since it is overwritten
+                if x.size:
+                    self.team.broadcast(x, root)
+                out.append(x.astype(a.dtype, copy=False))
         return out
 
     def alltoall(self, arrays: Sequence[np.ndarray], name="") -> tuple:
@@ -151,51 +173,13 @@ class Wire:
             table = self.team.allgather(splits.astype(np.int64))  # (from, to)
             came = table[:, self.team.rank]
             # All blocks are padded to the longest; very unequal shares send more than needed.
-            longest, row = int(table.max()), math.prod(x.shape[1:])
-            flat = np.ascontiguousarray(x).astype(carrier(x.dtype), copy=False)
-            blocks = np.zeros((ranks, longest * row), flat.dtype)
-            begin = np.cumsum(splits) - splits
-            for to in range(ranks):
-                part = flat[begin[to] : begin[to] + splits[to]]
-                blocks[to, : part.size] = part.reshape(-1)
+            blocks = np.zeros((ranks, table.max(), *x.shape[1:]), carrier(x.dtype))
+            for block, rows in zip(blocks, np.split(x, np.cumsum(splits)[:-1]), strict=True):
+                block[: len(rows)] = rows
             if blocks.size:
                 blocks = self.team.alltoall(blocks)
-            parts = [blocks[r, : came[r] * row] for r in range(ranks)]
-            out = np.concatenate(parts).reshape((int(came.sum()), *x.shape[1:]))
-            return out.astype(x.dtype, copy=False), came.astype(np.int32)
-
-    def reducescatter(self, arrays, op, before=1.0, after=1.0, name="") -> list[np.ndarray]:
-        """Reduce each array and return this rank's rows; the first ranks may get one row more."""
-        check_rows(arrays)
-        if op not in OPS:
-            known = ", ".join(map(str, OPS))
-            raise ValueError(f"reducescatter does not support op {op}; choose one of {known}")
-        ranks, rank = self.team.size, self.team.rank
-        out: list = [None] * len(arrays)
-        for dtype, members in by_dtype(arrays).items():
-            text = describe("reducescatter", [arrays[i] for i in members], name, f", op={op}")
-            # A Team splits a vector into blocks of equal length, each of whole cache lines.
-            most = [-(-len(arrays[i]) // ranks) * math.prod(arrays[i].shape[1:]) for i in members]
-            block = -(-sum(most) // LINE) * LINE
-            with lock:
-                self._agree(text)
-                fused = self._buffer(ranks * block, dtype)
-                fused[:] = 0
-                starts = np.cumsum([0, *most])
-                for to in range(ranks):
-                    for i, start in zip(members, to * block + starts, strict=False):
-                        first, last = share(len(arrays[i]), ranks, to)
-                        part = arrays[i][first:last].reshape(-1)
-                        scale(part, before, fused[start : start + part.size])
-                mine = self.team.reduce_scatter(fused, OPS[op]) if block else fused
-                for i, start in zip(members, starts, strict=False):
-                    first, last = share(len(arrays[i]), ranks, rank)
-                    shape = (last - first, *arrays[i].shape[1:])
-                    piece = mine[start : start + math.prod(shape)].reshape(shape)
-                    if after != 1.0:
-                        scale(piece, after, piece)
-                    out[i] = piece.astype(arrays[i].dtype, copy=False)
-        return out
+            rows = [block[:n] for block, n in zip(blocks, came, strict=True)]
+            return np.concatenate(rows).astype(x.dtype, copy=False), came.astype(np.int32)
 
     def barrier(self) -> None:
         with lock:
@@ -215,10 +199,9 @@ class Wire:
                     return int(self._table[7] % size)
                 self._check("join()")
                 _, code, length = self._table[:3].tolist()
-                dtype, op = DTYPES[code & 255], list(OPS)[code >> 8]
-                fused = self._buffer(length, named_dtype(dtype))
+                fused = self._buffer(length, named_dtype(DTYPES[code & 255]))
                 fused[:] = 0
-                self.team.allreduce(fused, OPS[op])
+                self.team.allreduce(fused, OPS[list(OPS)[code >> 8]])
 
     # Shared by all calls
 
@@ -262,6 +245,17 @@ class Wire:
             )
         raise MismatchError({0: first, other: texts[other]}, message)
 
+    def _planned(self, call: str, arrays: Sequence[np.ndarray], op, name) -> list[_Plan]:
+        """A plan per dtype, kept for the next call with such arrays."""
+        key = call, op, name, *((a.dtype, a.shape) for a in arrays)
+        plans = self._plans.get(key)
+        if plans is None:
+            groups = by_dtype(arrays, op == Adasum).items()
+            plans = [_Plan(call, arrays, wide, members, op, name) for wide, members in groups]
+            if len(self._plans) < MOST_PLANS:
+                self._plans[key] = plans
+        return plans
+
     def _buffer(self, n: int, dtype: np.dtype) -> np.ndarray:
         """`n` elements in the team's shared window, so that reducing them needs no copy."""
         have = self._fused.get(dtype)
@@ -289,13 +283,77 @@ class Wire:
 class _Plan:
     """The places of the tensors of one dtype in the fused vector, and the text of the call."""
 
-    def __init__(self, arrays, dtype: np.dtype, members: list[int], op, name):
+    def __init__(self, call: str, arrays, dtype: np.dtype, members: list[int], op, name):
         self.dtype, self.members, self.adasum = dtype, members, None
         self.pieces, self.total, line = [], 0, 64 // dtype.itemsize
         for i in members:  # each begins on a cache line
             last = self.total + arrays[i].size
             self.pieces.append((self.total, last, arrays[i].shape))
             self.total = -(-last // line) * line
-        self.text = describe("allreduce", [arrays[i] for i in members], name, f", op={op}")
+        self.text = describe(call, [arrays[i] for i in members], name, f", op={op}")
         self.checksum = zlib.crc32(self.text.encode())
         self.code = DTYPES.index(dtype.name) | list(OPS).index(op) << 8 if op != Adasum else -1
+
+
+# Arrays for sending
+
+
+def share(n: int, ranks: int, rank: int) -> tuple[int, int]:
+    """`rank`'s rows [first, last) of n: n // ranks each, the first n % ranks one more."""
+    each, more = divmod(n, ranks)
+    first = rank * each + min(rank, more)
+    return first, first + each + (rank < more)
+
+
+def describe(call: str, arrays: Sequence[np.ndarray], name: str | None, more="", rows=None) -> str:
+    """A call in words, for example "allreduce(float32[3], op=Sum)"; `rows` replaces lengths."""
+    shapes = [a.shape if rows is None else (rows, *a.shape[1:]) for a in arrays]
+    listed = "+".join(
+        f"{a.dtype.name}[{', '.join(map(str, shape))}]"
+        for a, shape in zip(arrays, shapes, strict=True)
+    )
+    return f"{call}({listed}{more}{f', name={name!r}' if name else ''})"
+
+
+def named_dtype(name: str) -> np.dtype:
+    if name == "bfloat16":
+        from ml_dtypes import bfloat16
+
+        return np.dtype(bfloat16)
+    return np.dtype(name)
+
+
+def carrier(dtype: np.dtype) -> np.dtype:
+    """The dtype in which `dtype` is sent; raises TypeError if there is none."""
+    name = CARRIERS.get(dtype.name, dtype.name)
+    if name not in DTYPES:
+        known = ", ".join([*DTYPES, *CARRIERS])
+        raise TypeError(f"no collectives of {dtype.name}; choose one of {known}")
+    return named_dtype(name)
+
+
+def by_dtype(arrays: Sequence[np.ndarray], widened: bool = False) -> dict[np.dtype, list[int]]:
+    """{dtype for sending: indices of arrays}; half-precision arrays as float32 if `widened`."""
+    groups: dict[np.dtype, list[int]] = {}
+    for i, a in enumerate(arrays):
+        dtype = carrier(a.dtype)
+        if widened and dtype.itemsize == 2:
+            dtype = np.dtype("float32")
+        groups.setdefault(dtype, []).append(i)
+    return groups
+
+
+def scale(x: np.ndarray, factor: float, out: np.ndarray) -> None:
+    """out = factor x, in the dtype of `out`; integers are rounded towards zero."""
+    if factor == 1.0:
+        np.copyto(out, x, casting="unsafe")
+    elif out.dtype.kind == "f":
+        np.multiply(x, out.dtype.type(factor), out=out, casting="unsafe")
+    else:
+        np.copyto(out, x * factor, casting="unsafe")
+
+
+def check_rows(arrays: Sequence[np.ndarray]) -> None:
+    for a in arrays:
+        if a.ndim == 0:
+            raise ValueError("a scalar has no rows; reshape it to one dimension first")

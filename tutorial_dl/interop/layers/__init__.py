@@ -6,7 +6,7 @@ def synchronised(replica):
     from ... import replica as replicas
     from . import sync_batch_normalization as layers
 
-    if replica.model is None:
+    if replica.traits.library != "keras":
         raise ValueError("--sync-batch-norm needs a Keras model; this one has no layers of Keras")
     model = layers.convert(replica.model)
     if not any(isinstance(one, layers.SyncBatchNormalization) for one in model._flatten_layers()):

@@ -31,14 +31,14 @@ from functools import cache
 
 import numpy as np
 
-from tutorial_dl.replica.collective_layers import CollectiveLayer, has_samples
+from tutorial_dl.replica.keras.collective_layers import CollectiveLayer, has_samples
 from tutorial_dl.tensorflow_chatter import quiet
 
 with quiet():
     import keras
     import tensorflow as tf
 
-from tutorial_dl.replica.tensorflow_graph import in_order
+from tutorial_dl.replica.keras.collectives import in_order
 
 AVERAGES = ("samples", "ranks")
 

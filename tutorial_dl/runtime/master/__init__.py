@@ -5,7 +5,6 @@ topology.py              which rank has which role, and the stars that connect t
 master.py                what every master does; top_master.py, hierarchical_master.py (its workers
                          are sub-masters) and sub_master.py what each kind adds
 worker.py, client.py     the worker, and its end of the connection to a master
-tasks.py                 what there is to do, in an epoch and in a validation
-asynchronous_tasks.py    how an epoch is handed out: share by share; synchronous_tasks.py: in rounds
+tasks.py                 what is left of an epoch, and how it is handed out; validation.py likewise
 messages.py              what masters and workers tell each other
 """

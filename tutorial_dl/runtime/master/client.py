@@ -25,7 +25,7 @@ class Client:
     def __init__(self, star: Star, ranks: list[int], replica, swaps: bool = False):
         self.ranks = ranks
         self.star, self.n, self.replica = star, replica.parameters.size, replica
-        self.swaps = swaps and star.near and replica.can_swap
+        self.swaps = swaps and star.near and replica.traits.swaps
         self.has_state = bool(replica.state.size)
         self.last: Answer | None = None  # the last one that had an order; None: not yet known
         self.report: Report | None = None  # to send with the next push; None: no exchange is due

@@ -16,7 +16,7 @@ from ..errors import NotFinite, Terminated
 from ..evaluation import Sums
 from ..loop import Loop
 from .client import Client
-from .hierarchical_master import HierarchicalMaster, Ledger
+from .hierarchical_master import HierarchicalMaster
 from .messages import Kind
 from .sub_master import SubMaster
 from .top_master import TopMaster
@@ -55,11 +55,12 @@ class MasterLoop(Loop):
         team, replica = self.run.team, self.run.replica
         spread(team, replica)
         self.mates = team
-        if replica.uses_team or self.run.layout.devices > 1:
+        if replica.traits.uses_team or self.run.layout.devices > 1:
             self.mates = computing_team(team, self.run.layout)
-        if replica.uses_team:
+        if replica.traits.uses_team:
             replica.use_team(self.mates)
-        replica.trained = None  # workers do not tell the master what they have counted
+        if replica.traits.counts_training:
+            replica.trained = None  # workers do not tell the master what they have counted
 
     def agree(self) -> None:
         self._spread_word()
@@ -96,7 +97,7 @@ class MasterLoop(Loop):
             if stars.is_top:
                 path = self.lead(first, last, start, measures, bar, signals)
             elif stars.role.role == "sub_master":
-                path = self.guide(first, last, start)
+                path = self.guide()
             elif stars.role.device == 0:
                 path = self.work(measures)
             else:
@@ -127,15 +128,9 @@ class MasterLoop(Loop):
         run, stars, rule, replica = self.run, self.stars, self.run.strategy, self.run.replica
         ranks = stars.top_ranks
         rule.workers = len(ranks) - 1
-        relayed = run.layout.masters >= 2
-        tasks = None if relayed else stars.tasks(ranks, first, last, start["begun"])
-        arguments = self, stars.at_top, ranks, tasks, measures, bar, signals
-        if relayed:
-            ledger = Ledger(stars.tasks_of_groups(first, last, start["begun"]))
-            top = HierarchicalMaster(*arguments, ledger=ledger)
-            top.next_epoch = first
-        else:
-            top = TopMaster(*arguments)
+        kind = HierarchicalMaster if run.layout.masters >= 2 else TopMaster
+        tasks = stars.tasks(first, last, start["begun"])
+        top = kind(self, stars.at_top, ranks, tasks, measures, bar, signals)
         top.begin()
         if self.resumed is not None:
             numbers = self.resumed["strategy"]
@@ -152,8 +147,7 @@ class MasterLoop(Loop):
             raise  # these weights are of no use
         except BaseException:
             # The weights are consistent between two requests only.
-            whole = not top.serving and not (top.round and top.round_is_complete())
-            if run.saving is not None and whole:
+            if run.saving is not None and not top.serving:
                 top.save()
             raise
         assign(replica, top.weights, top.mean_state())
@@ -165,12 +159,11 @@ class MasterLoop(Loop):
         run.lost_ranks = top.gone
         return path
 
-    def guide(self, first: int, last: int, start: dict):
+    def guide(self):
         run, stars = self.run, self.stars
         run.strategy.workers = len(stars.group_ranks) - 1
         up = Client(stars.at_top, stars.top_ranks, run.replica)
-        tasks = stars.tasks(stars.group_ranks, first, last, start["begun"])
-        sub = SubMaster(self, stars.in_group, stars.group_ranks, tasks, up)
+        sub = SubMaster(self, stars.in_group, stars.group_ranks, stars.tasks_of_group(), up)
         sub.guide()
         weights, state = up.get(Kind.FINAL)
         text = up.final_message()

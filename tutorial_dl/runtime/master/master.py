@@ -22,7 +22,7 @@ from numba_kernels.team import stall
 from ...strategies.center import Center
 from ..errors import NotFinite, TrainingError
 from .messages import Answer, Kind, NotFiniteAt, Order, Report, flat, request_of
-from .tasks import Evaluated, Part, Validation
+from .validation import Evaluated, Part, Validation
 
 LOOK = 0.2  # seconds between checks for failed leaves
 PATIENCE = 60.0  # a worker that others wait for may take at least this long for a task, and
@@ -35,7 +35,7 @@ AWAY = 1.0  # seconds without a check after which the master counts as having be
 class Master:
     """A master of workers or sub-masters, its leaves; `ranks` are the ranks of its star in the run.
 
-    `tasks` are for workers; None: sub-masters have their own. A subclass has also
+    `tasks` say what there is to do. A subclass has also
 
         updates                        updates of the whole run, as far as known here
         stopping                       whether to hand out no more work
@@ -46,13 +46,13 @@ class Master:
 
     relayed = False  # whether the leaves are sub-masters
 
-    def __init__(self, loop, star: Star, ranks: list[int], tasks=None):
+    def __init__(self, loop, star: Star, ranks: list[int], tasks):
         self.loop, self.run = loop, loop.run
         self.rule, self.star, self.ranks, self.tasks = self.run.strategy, star, ranks, tasks
         self.weights = self.run.replica.parameters.copy()
         self.state = np.copy(self.run.replica.state)
         replica = self.run.replica
-        constrain = replica.constrain if replica.constrained else None
+        constrain = replica.constrain if replica.traits.constrained else None
         self.center = Center(self.rule, self.weights, constrain)
         self.n = self.weights.size
         self.open = list(star.leaves)  # leaves that take part
@@ -85,13 +85,12 @@ class Master:
 
     def begin_tasks(self) -> None:
         """Begin the next round, if there are rounds and it is time for one."""
-        if self.tasks is not None:
-            self.tasks.stopped = self.tasks.stopped or self.stopping
-            self.tasks.begin()
+        self.tasks.stopped = self.tasks.stopped or self.stopping
+        self.tasks.begin()
 
     def round_is_complete(self) -> bool:
         """Synchronous rules: whether the vectors of all participants have arrived."""
-        return bool(self.round) and self.tasks.between
+        return bool(self.round) and self.tasks.given.keys() <= self.round.keys()
 
     @property
     def over(self) -> bool:
@@ -164,8 +163,6 @@ class Master:
             self.measured(leaf, record)
         elif kind == Kind.PUSH and self.rule.synchronous:
             self.round[leaf] = record
-            if self.tasks is not None:
-                self.tasks.done(leaf)
             return
         elif kind == Kind.PUSH:
             self.serving = True
@@ -186,14 +183,16 @@ class Master:
 
     def _count(self, leaf: int, report: Report) -> Report:
         """Add work that is now in the weights to all sums, and return it."""
-        if self.tasks is not None:
-            self.tasks.done(leaf)
+        self.tasks.done(leaf)
+        self._add(leaf, report)
+        return report
+
+    def _add(self, leaf: int, report: Report) -> None:
         sums = self.sums.setdefault(report.epoch, dict.fromkeys(SUMS, 0.0))
         for name in SUMS:
             sums[name] += getattr(report, name)
         if not self.relayed:
             self.shares[self.ranks[leaf]] += int(report.steps)
-        return report
 
     def _push(self, leaf: int) -> int:
         wanted = self.star.wanted(leaf)
@@ -317,9 +316,10 @@ class Master:
         self.open.remove(leaf)
         if leaf in self.waiting:
             self.waiting.remove(leaf)
-        self.busy.pop(leaf, None)  # its vector for this round has arrived, and counts
-        if self.tasks is not None:
-            self.tasks.lose(leaf)
+        self.busy.pop(leaf, None)
+        self.tasks.lose(leaf)
+        if leaf not in self.round:  # else its vector for this round has arrived, and counts
+            self.tasks.give_back(leaf)
         for validation in self.validations:
             validation.lose(leaf)
         line = f"{self.who(leaf)} is lost: {why}"

@@ -8,10 +8,10 @@ and `record_of` makes the record of them again.
 from __future__ import annotations
 
 from enum import IntEnum
-from itertools import chain
 from typing import NamedTuple
 
-from .tasks import Evaluated, Part, Rest, Task, record_of
+from .tasks import Task
+from .validation import Evaluated, Part
 
 
 class Kind(IntEnum):
@@ -23,13 +23,10 @@ class Kind(IntEnum):
     NOT_FINITE = 6  # the loss or the gradient is not finite
     FINAL = 7  # asks for the final weights
     # From sub-masters only:
-    WAITS = 8  # nothing is left to hand out
-    ENDED = 9  # an epoch is done and in the weights
-    LOST = 10  # a worker is lost
-    COUNTS = 11  # updates by staleness, or shares by rank
-    LEFT = 12  # no worker is left
-    REST = 13  # remaining work, if no worker is left
-    UNDONE = 14  # work that is not done once the next vector is in the weights
+    WAITS = 8  # nothing is left to hand out: asks for an order when there is one
+    LOST = 9  # a worker is lost
+    COUNTS = 10  # updates by staleness, or shares by rank
+    LEFT = 11  # no worker is left
 
 
 class Order(IntEnum):
@@ -38,17 +35,25 @@ class Order(IntEnum):
     EVALUATE = 3
     DONE = 4
     GIVEN_UP = 5  # the worker took so long that others have done its work
-    ADOPT = 6  # to a sub-master: take over this work from another one
 
 
 PAIRS = 7  # pairs of Counts that fit in a message
-PIECES = 2  # pieces of work that fit in a message
+PIECES = 4  # stretches of places that fit in a Report
+
+
+def record_of(kind, words):
+    """The record of class `kind` in the words of a message: of whole numbers if it can't say."""
+    if hasattr(kind, "of_words"):
+        return kind.of_words(words)
+    return kind(*map(int, words[: len(kind._fields)]))
 
 
 def flat(record: tuple) -> list[float]:
     """The numbers of a record, those of records in it included."""
-    parts = (flat(item) if isinstance(item, tuple) else [item] for item in record)
-    return list(chain.from_iterable(parts))
+    numbers: list[float] = []
+    for item in record:
+        numbers += flat(item) if isinstance(item, tuple) else (item,)
+    return numbers
 
 
 class Report(NamedTuple):
@@ -61,10 +66,15 @@ class Report(NamedTuple):
     weight: float = 0.0  # in a round, in samples; gradients that overflowed do not count
     updates: float = 0.0  # of a group
     staleness: float = 0.0  # the sum over its updates
+    done: tuple[tuple[int, int], ...] = ()  # by a group: places [start, stop) of the epoch's order
 
     @classmethod
     def of_words(cls, words) -> Report:
-        return cls(int(words[0]), *words[1:7])
+        if not words[8]:  # as of every worker
+            return cls(int(words[0]), *words[1:7])
+        ends = map(int, words[7:15])
+        done = tuple(pair for pair in zip(ends, ends, strict=True) if pair[1])
+        return cls(int(words[0]), *words[1:7], done)
 
     def plus(self, other: Report) -> Report:
         """Both together, with this one's epoch."""
@@ -77,11 +87,7 @@ class NotFiniteAt(NamedTuple):
 
 
 class Lost(NamedTuple):
-    rank: int
-
-
-class Ended(NamedTuple):
-    epoch: int
+    rank: int  # in the run
 
 
 class Counts(NamedTuple):
@@ -95,22 +101,9 @@ class Counts(NamedTuple):
         return cls(of_ranks, tuple(pair for pair in pairs if pair[1]))
 
 
-class Undone(NamedTuple):
-    number: int  # of this message of several
-    begun: int  # the number of epochs begun
-    rests: tuple[Rest, ...]
-
-    @classmethod
-    def of_words(cls, words) -> Undone:
-        starts = (2 + len(Rest._fields) * piece for piece in range(PIECES))
-        rests = (record_of(Rest, words[start:]) for start in starts)
-        return cls(int(words[0]), int(words[1]), tuple(rest for rest in rests if rest.count))
-
-
 RECORDS = {
     Kind.PUSH: Report, Kind.REPORT: Report, Kind.EVALUATED: Evaluated,
-    Kind.NOT_FINITE: NotFiniteAt, Kind.ENDED: Ended, Kind.LOST: Lost, Kind.COUNTS: Counts,
-    Kind.REST: Rest, Kind.UNDONE: Undone,
+    Kind.NOT_FINITE: NotFiniteAt, Kind.LOST: Lost, Kind.COUNTS: Counts,
 }  # fmt: skip
 
 
@@ -120,14 +113,14 @@ def request_of(words: list[float]) -> tuple[int, tuple]:
     return kind, record_of(RECORDS[kind], words[1:]) if kind in RECORDS else ()
 
 
-ABOUT = {Order.TRAIN: Task, Order.EVALUATE: Part, Order.ADOPT: Rest}
+ABOUT = {Order.TRAIN: Task, Order.EVALUATE: Part}
 
 
 class Answer(NamedTuple):
     order: int  # what to do next
     updates: int = 0  # of the whole run so far
     stopping: bool = False  # whether the run is to end
-    about: Task | Part | Rest | tuple = ()  # what to train on, to evaluate or to adopt
+    about: Task | Part | tuple = ()  # what to train on or to evaluate
 
     @classmethod
     def of_words(cls, words) -> Answer:

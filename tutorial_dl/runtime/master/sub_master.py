@@ -14,13 +14,14 @@ take `PART` of the group's time (`Balance`).
 
 import math
 import time
+from collections import Counter
 
 from . import master
 from .client import Client
-from .hierarchical_master import undone
 from .master import Master
-from .messages import PAIRS, Counts, Ended, Kind, Lost, NotFiniteAt, Order, Report
-from .tasks import Evaluated, Rest, Validation
+from .messages import PAIRS, PIECES, Counts, Kind, Lost, NotFiniteAt, Order, Report
+from .tasks import joined
+from .validation import Evaluated, Validation
 
 PART = 0.1  # fraction of a group's time for exchanges with the master above
 MOST = 16  # most worker exchanges per exchange upwards, which limits staleness
@@ -48,22 +49,30 @@ class Balance:
         self.every = max(1, min(wanted, MOST))
 
 
+def _parts(report: Report) -> list[Report]:
+    """The same report in as many as it takes to say what is done."""
+    done = joined(report.done)
+    first, *others = [tuple(done[at : at + PIECES]) for at in range(0, len(done), PIECES)] or [()]
+    return [report._replace(done=first), *(Report(report.epoch, done=some) for some in others)]
+
+
 class SubMaster(Master):
-    """A sub-master (see above); `up` is its end of the star of the master above."""
+    """A sub-master (see above); `up` is its end of the star of the master above.
+
+    Its `tasks` begin no epoch: they are what the master above has given to it.
+    """
 
     def __init__(self, loop, star, ranks, tasks, up: Client):
         super().__init__(loop, star, ranks, tasks)
         self.up = up
         upward = self.rule.upward
-        if upward == "auto" and self.rule.synchronous:
-            upward = 1  # all groups must exchange equally often
         self.balance = Balance(upward)
         self.exchanges = 0  # with workers, since the last one upwards
         self.since = time.monotonic()
         self.pending: dict[int, Report] = {}  # not yet reported, by epoch
         self.updates, self.stopping = 0, False  # of the whole run, as the master above says
         self.told_empty = False  # whether the master above knows that no worker is left here
-        self.adopted: list[Rest] = []  # from other groups, not yet added to the tasks
+        self.sure: Counter[int] = Counter()  # `shares` of work that the master above has
 
     def guide(self) -> None:
         """Serve until the master above says that training is done."""
@@ -71,35 +80,33 @@ class SubMaster(Master):
         up.pull(into=self.weights)
         self.begin()
         rule.begin_relay(self.weights)
-        self.tasks.begin()
         while True:
-            self._adopt()
-            self.serve(lambda: self.over or not self.open)
+            self.serve(lambda: (self.over and not self.validations) or not self.open)
+            if not self.open and rule.synchronous:
+                self._forget()
             self._relay()
             self._tell_of_lost()
             if not self.open:
                 self._leave()
             self._tell_counts()
-            # Any answer so far may have been an order to validate, or to adopt work.
-            self.serve(lambda: not self.validations or not self.open)
-            if self.over and not self.validations:
+            if self.over and not self.validations:  # no answer so far was an order
                 self._say(Kind.WAITS)
                 if up.last.order == Order.DONE:
                     return
 
-    def _adopt(self) -> None:
-        while self.adopted:
-            self.tasks.adopt(self.adopted.pop(0))
-
     def _leave(self) -> None:
-        """No worker is left here: leave the remaining work to other groups."""
+        """No worker is left here: other groups do what is not done."""
         if not self.told_empty:
             self._say(Kind.LEFT)
             self.told_empty = True
-        self._adopt()  # work that came with the last answers
-        for rest in self.tasks.leave():
-            self._say(Kind.REST, rest)
+        self.tasks.left.clear()
         self.validations.clear()
+
+    def _forget(self) -> None:
+        """Forget a part of a synchronous task, all of which others will do."""
+        if self.pending:
+            self.shares = self.sure
+        self.pending = {}
 
     def _tell_counts(self) -> None:
         """Report updates by staleness, and shares by rank, since the last report."""
@@ -108,6 +115,7 @@ class SubMaster(Master):
             for first in range(0, len(pairs), PAIRS):
                 self._say(Kind.COUNTS, Counts(of_ranks, pairs[first : first + PAIRS]))
             counts.clear()
+        self.sure.clear()
 
     # The interface of Master
 
@@ -118,7 +126,8 @@ class SubMaster(Master):
 
     def _count(self, leaf, report):
         steps = 0.0 if self.rule.synchronous else report.steps  # synchronous: see serve_round
-        self._report(report._replace(steps=steps, weight=report.samples))
+        done = () if self.rule.synchronous else tuple(self.tasks.given[leaf][0].places())
+        self._report(report._replace(steps=steps, weight=report.samples, done=done))
         return super()._count(leaf, report)
 
     def serve_round(self) -> None:
@@ -136,14 +145,10 @@ class SubMaster(Master):
         if self.round_is_complete():
             self.serve_round()
         self._tell_of_lost()
-        complete = self.tasks.complete()
-        if complete or self.exchanges >= self.balance.every:
+        complete = self.tasks.complete()  # all of what the master above gave
+        if complete or (not self.rule.synchronous and self.exchanges >= self.balance.every):
             self._relay()
-        for epoch in complete:
-            if all(rest.epoch != epoch for rest in self.adopted):  # else it will end once more
-                self._say(Kind.ENDED, Ended(epoch))
         self.end_validations()
-        self._adopt()
         self.begin_tasks()
 
     def deserted(self, line: str) -> None:
@@ -169,14 +174,12 @@ class SubMaster(Master):
         if not self.pending:
             return
         began = time.monotonic()
-        first, *others = sorted(self.pending)
         if self.run.saving is not None:  # what will hold once this exchange is in the weights
             self._tell_counts()
-            for some in undone(self.tasks, self.adopted):
-                self._say(Kind.UNDONE, some)
-        for epoch in others:
-            self._say(Kind.REPORT, self.pending[epoch])
-        self.up.report = self.pending[first]
+        first, *others = [one for _, each in sorted(self.pending.items()) for one in _parts(each)]
+        for report in others:
+            self._say(Kind.REPORT, report)
+        self.up.report = first
         if self.state.size:
             self.run.replica.state = self.mean_state()
         self.rule.relay(self.weights, self.up)
@@ -189,6 +192,7 @@ class SubMaster(Master):
         self.balance.exchanged(took, between)
         self.exchanges, self.since = 0, time.monotonic()
         self.pending = {}
+        self.sure = self.shares.copy()
         self._heed()
 
     def _say(self, kind: Kind, record: tuple = ()) -> None:
@@ -198,14 +202,16 @@ class SubMaster(Master):
     def _heed(self) -> None:
         """Act on the answer of the master above."""
         answer = self.up.last
-        self.updates, self.stopping = answer.updates, answer.stopping
+        self.updates = answer.updates
+        self.stopping = answer.stopping and not self.rule.synchronous  # it ends its round
         if answer.order == Order.EVALUATE:
             weights, state = self.up.get(Kind.SNAPSHOT)
             (part, of), n = answer.about, max(1, len(self.open))
             own = range(part * n, (part + 1) * n)
             self.validations.append(Validation(-1, weights.copy(), state.copy(), own, of * n))
-        elif answer.order == Order.ADOPT:
-            self.adopted.append(answer.about)
+        elif answer.order == Order.TRAIN:
+            self.tasks.take(answer.about)
+            self.tasks.begin()
 
     def validated(self, validation: Validation) -> None:
         for piece in Evaluated.pieces(validation.total()):

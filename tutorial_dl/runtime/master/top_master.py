@@ -3,10 +3,10 @@
 With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 """
 
-from ...replica.base import assign
+from ...replica.base import assign, metrics_of
 from ..evaluation import Sums
 from .master import Master
-from .tasks import Validation
+from .validation import Validation
 
 
 class TopMaster(Master):
@@ -35,16 +35,13 @@ class TopMaster(Master):
     def between(self) -> None:
         if self.round_is_complete():
             self.serve_round()
-        for epoch in self.complete():
+        for epoch in self.tasks.complete():
             self._end_epoch(epoch)
         self.end_validations()
         saving = self.run.saving
         if saving is not None and not self.validations and saving.due(self.saved_at):
             self.save()
         self.begin_tasks()
-
-    def complete(self) -> list[int]:
-        return self.tasks.complete()
 
     @property
     def validators(self) -> int:
@@ -54,8 +51,7 @@ class TopMaster(Master):
 
     def lead(self) -> None:
         """Serve all requests of the run, except for the final message (`end`)."""
-        if self.tasks is not None:
-            self.tasks.begin()
+        self.tasks.begin()
         self.serve(lambda: self.over and not self.validations)
 
     def _end_epoch(self, epoch: int) -> None:
@@ -79,7 +75,7 @@ class TopMaster(Master):
         self.validations.append(one)
 
     def validated(self, validation: Validation) -> None:
-        metrics = self.run.replica.metrics_of(self.measures.by_name(validation.total()))
+        metrics = metrics_of(self.run.replica, self.measures.by_name(validation.total()))
         more = dict(validation.row)
         losses = {"loss": more.pop("loss")}
         row = self.run.end_epoch(self.bar, validation.epoch, losses, metrics, **more)
@@ -90,9 +86,6 @@ class TopMaster(Master):
             self.save()
 
     # Checkpoints
-
-    def undone(self) -> list[dict]:
-        return self.tasks.save()
 
     def save(self):
         self.saved_at = self.run.steps

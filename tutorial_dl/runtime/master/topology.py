@@ -8,8 +8,7 @@ from numba_kernels.star.star import Star
 from numba_kernels.team.team import Team
 
 from ...layout import Layout, hub_ranks
-from .asynchronous_tasks import AsynchronousTasks
-from .synchronous_tasks import SynchronousTasks
+from .tasks import AsynchronousTasks, SynchronousTasks, Tasks, TasksOfGroups
 
 
 def nodes_of(team) -> list[int]:
@@ -85,20 +84,24 @@ class Topology:
     def is_top(self) -> bool:
         return self.team.rank == 0
 
-    def tasks_of_groups(self, first: int, last: int, begun: list[dict]) -> dict:
-        """{leaf of the top star: the tasks of its group}."""
-        subs = enumerate(hub_ranks(self.roles, 0)[1:], 1)
-        return {
-            leaf: self.tasks(hub_ranks(self.roles, sub), first, last, begun) for leaf, sub in subs
-        }
-
-    def tasks(self, ranks: list[int], first: int, last: int, begun: list[dict]):
-        """The tasks of the workers in the star of `ranks`, for epochs first ... last - 1."""
-        run, rule = self.run, self.run.strategy
-        columns = {leaf: self.roles[rank].worker for leaf, rank in enumerate(ranks) if leaf}
-        parts = self.layout.workers_each
-        kind, at_once = (SynchronousTasks, 1) if rule.synchronous else (AsynchronousTasks, parts)
-        size = run.batch_size * at_once
-        found = kind(columns, parts, len(run.dataset.train), size, first, last, rule.every)
+    def tasks(self, first: int, last: int, begun: list[dict]) -> Tasks:
+        """On the top master: all tasks of epochs first ... last - 1."""
+        rule, samples = self.run.strategy, len(self.run.dataset.train)
+        kind, every = self._kind, rule.every
+        if self.layout.masters >= 2 and rule.synchronous:
+            every *= 1 if rule.upward == "auto" else rule.upward
+        elif self.layout.masters >= 2:
+            kind, every = TasksOfGroups, samples
+        leaves = range(1, len(self.top_ranks))
+        found = kind(leaves, samples, self.run.batch_size, first, last, every)
         found.resume(begun)
         return found
+
+    def tasks_of_group(self) -> Tasks:
+        """On a sub-master: no tasks yet."""
+        leaves = range(1, len(self.group_ranks))
+        return self._kind(leaves, 0, self.run.batch_size, 0, 0, self.run.strategy.every)
+
+    @property
+    def _kind(self):
+        return SynchronousTasks if self.run.strategy.synchronous else AsynchronousTasks

@@ -13,12 +13,13 @@ from numba_kernels.optimizers.clipping import clip_by_norm
 from numba_kernels.spans import span
 
 from ...data import Batches, shard
-from ...replica.base import LossNotFinite, assign
+from ...replica.base import LossNotFinite, assign, measure
 from ...strategies.base import finite_gradient
 from ..evaluation import Sums
 from .client import Client
 from .messages import Answer, Kind, NotFiniteAt, Order, Report, flat
-from .tasks import Evaluated, Part, Task, TaskBatches
+from .tasks import Task, TaskBatches
+from .validation import Evaluated, Part
 
 WORDS = 14  # length of a leader's message to its members, an Answer
 
@@ -90,7 +91,7 @@ class Computing:
             span("validation"),
             closing(Batches(data, size, shuffle=False).epoch()) as batches,
         ):
-            return self.sums.flat(self.replica.measure(batches))
+            return self.sums.flat(measure(self.replica, batches))
 
     def _tell(self, order: Answer | tuple = ()) -> Answer:
         """Send an order from the leader to the members, which call it without one, and get it."""
@@ -173,7 +174,7 @@ class Worker:
             if rule.synchronous or (finite and (samples or (due and seen))):
                 with span("update"):
                     rule.step(x, g, server, due)
-                if self.replica.constrained:
+                if self.replica.traits.constrained:
                     self.replica.constrain(self.replica.parameters)
         if server.last is None:  # nothing was pushed
             server.say(Kind.REPORT, report)

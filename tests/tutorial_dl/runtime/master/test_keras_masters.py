@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from tutorial_dl import Trainer, data, models, strategies
+
 pytestmark = pytest.mark.xdist_group("keras")
 
 
@@ -33,8 +35,6 @@ def with_statistics(policy):
 
 def each_rank(everything):
     """everything: each precision with each rule, as `make soak` does."""
-    from tutorial_dl import Trainer, data, models, strategies
-
     digits = data.load("digits")
 
     def ends_alike(trainer, least):

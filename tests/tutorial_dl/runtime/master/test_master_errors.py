@@ -1,30 +1,40 @@
 """Runs with masters in which a gradient overflows, training diverges or a rule is wrong."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from faults import Around, Counting, numbers
+from rank_tests import with_ranks
+
+from numba_kernels import PeerError
+from numba_kernels.optimizers import SGD, Adam
+from numba_kernels.team.team import Team
+from tutorial_dl import Trainer, data, models
+from tutorial_dl.layout import Layout
+from tutorial_dl.replica import Traits
+from tutorial_dl.runtime.history import History
+from tutorial_dl.runtime.master.client import Client
+from tutorial_dl.runtime.master.loop import MasterLoop
+from tutorial_dl.runtime.master.messages import Kind
+from tutorial_dl.runtime.master.tasks import Task
+from tutorial_dl.runtime.master.topology import Topology
+from tutorial_dl.runtime.master.validation import Part
+from tutorial_dl.runtime.master.worker import Computing
+from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching, Rule
 
 
-class Overflowing:
+class Overflowing(Around):
     """A model that claims to compute in float16; one gradient overflows, and its loss, too.
 
     `turn`: the number of that gradient, from 1, or None. `left_out`: its number of samples.
     """
 
-    loss_scale, computes_in_float16 = 1.0, True
+    loss_scale, traits = 1.0, Traits(computes_in_float16=True, scales_loss=True)
 
     def __init__(self, replica, turn=None):
-        self.__dict__.update(_replica=replica, turns=0, turn=turn, left_out=0)
-
-    def __getattr__(self, name):
-        return getattr(self._replica, name)
-
-    def __setattr__(self, name, value):
-        if name in ("turns", "left_out", "loss_scale"):
-            self.__dict__[name] = value
-        else:
-            setattr(self._replica, name, value)
+        super().__init__(replica, turns=0, turn=turn, left_out=0, loss_scale=1.0)
 
     def compute_gradient(self, batch):
         self.turns += 1
@@ -36,13 +46,9 @@ class Overflowing:
         return loss, samples
 
 
-def overflows():
+@with_ranks(3)
+def test_gradients_that_overflow():
     """Batches whose gradient overflows are left out, also of the loss."""
-    from numba_kernels.optimizers import SGD, Adam
-    from numba_kernels.team.team import Team
-    from tutorial_dl import Trainer, data, models
-    from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching
-
     team, digits = Team(), data.digits()
     for rule, optimizer in (
         (Downpour(team=team), Adam(0.01)),
@@ -84,18 +90,9 @@ def overflows():
     np.testing.assert_allclose(model.parameters, before - 0.5 * alone.gradient, rtol=0, atol=1e-6)
 
 
-def test_gradients_that_overflow(on_ranks):
-    on_ranks(3, overflows)
-
-
-def diverges(folder):
+@with_ranks(5)
+def test_a_run_under_sub_masters_diverges(folder):
     """A diverging run with sub-masters leaves finite checkpoints, and the error names the rank."""
-    from numba_kernels.optimizers import SGD
-    from numba_kernels.team.team import Team
-    from tutorial_dl import Trainer, data, models
-    from tutorial_dl.layout import Layout
-    from tutorial_dl.strategies import Downpour
-
     team, digits = Team(), data.digits()
     rule = Downpour(team=team, upward=1, layout=Layout(masters=2, workers=1))
     trainer = Trainer(
@@ -113,18 +110,9 @@ def diverges(folder):
     team.barrier()
 
 
-def test_a_run_under_sub_masters_diverges(on_ranks, tmp_path):
-    on_ranks(5, diverges, str(tmp_path / "run"))
-
-
-def eager():
+@with_ranks(3)
+def test_a_rule_that_pushes_when_nothing_is_due():
     """A rule that pushes when no exchange is due raises an error, since shares would be lost."""
-    from faults import Counting, numbers
-
-    from numba_kernels.optimizers import SGD
-    from numba_kernels.team.team import Team
-    from tutorial_dl import Trainer
-    from tutorial_dl.strategies import Rule
 
     class Eager(Rule):
         def step(self, x, g, server, due):
@@ -139,35 +127,19 @@ def eager():
     team.recover()
 
 
-def test_a_rule_that_pushes_when_nothing_is_due(on_ranks):
-    on_ranks(3, eager)
-
-
 class Broken:
     """A star and a team in which every call reports that rank 1 failed because rank 0 had."""
 
     def __getattr__(self, name):
-        from numba_kernels import PeerError
-
         def call(*arguments, **options):
             raise PeerError(1, "it ended", 0)
 
         return call
 
 
-def numbers_of_ranks():
+@with_ranks(1)
+def test_numbers_of_ranks():
     """Errors of a star or of a worker's team name ranks as the run does."""
-    from types import SimpleNamespace
-
-    from numba_kernels import PeerError
-    from tutorial_dl.runtime.history import History
-    from tutorial_dl.runtime.master.client import Client
-    from tutorial_dl.runtime.master.loop import MasterLoop
-    from tutorial_dl.runtime.master.messages import Kind
-    from tutorial_dl.runtime.master.tasks import Part, Task
-    from tutorial_dl.runtime.master.topology import Topology
-    from tutorial_dl.runtime.master.worker import Computing
-
     client, computing = Client.__new__(Client), Computing.__new__(Computing)
     client.star, client.ranks = Broken(), [2, 5]
     computing.team, computing.ranks = Broken(), [2, 5]
@@ -193,7 +165,3 @@ def numbers_of_ranks():
     loop.close()
     assert loop.run.lost_ranks == [5]
     assert loop.run.history.lost[0].startswith("rank 5 is lost, after the end: rank 5 failed")
-
-
-def test_numbers_of_ranks(on_ranks):
-    on_ranks(1, numbers_of_ranks)

@@ -6,9 +6,10 @@ import pytest
 from numba_kernels.star.star import HEAD
 from tutorial_dl.runtime.master import messages
 from tutorial_dl.runtime.master.messages import PAIRS, PIECES, Answer, Counts, Kind, Order, Report
-from tutorial_dl.runtime.master.tasks import NUMBERS, Evaluated, Part, Rest, Task
+from tutorial_dl.runtime.master.tasks import Task
+from tutorial_dl.runtime.master.validation import NUMBERS, Evaluated, Part
 
-REST, TASK = Rest(3, 5, 2, 1, 2, 4), Task(3, 40, 5, 2, 1, 2, 4, (7, 0, 1, 2))
+TASK = Task(3, 40, 20, 60, 100, 1, 2)
 
 
 def sent(record, *before) -> list[float]:
@@ -20,17 +21,14 @@ def sent(record, *before) -> list[float]:
 
 REQUESTS = [
     (Kind.PULL, ()),
-    (Kind.PUSH, Report(3, 10.0, 2.5, 1.0, 10.0, 4.0, 7.0)),
+    (Kind.PUSH, Report(3, 10.0, 2.5, 1.0, 10.0, 4.0, 7.0, ((40, 60),))),
     (Kind.REPORT, Report()),
     *((Kind.EVALUATED, piece) for piece in Evaluated.pieces(np.arange(1.5, 3 + NUMBERS))),
     (Kind.NOT_FINITE, messages.NotFiniteAt(1, 2)),
-    (Kind.ENDED, messages.Ended(4)),
     (Kind.LOST, messages.Lost(5)),
     (Kind.COUNTS, Counts(1, tuple((number, 7) for number in range(PAIRS)))),
     (Kind.COUNTS, Counts(0, ((0, 12),))),
-    (Kind.REST, REST),
-    (Kind.UNDONE, messages.Undone(0, 2, (REST,) * PIECES)),
-    (Kind.UNDONE, messages.Undone(1, 2, ())),
+    (Kind.REPORT, Report(3, 10.0, done=((0, 40),) * PIECES)),
 ]  # fmt: skip
 
 
@@ -48,7 +46,6 @@ def test_requests_of_all_kinds_are_tried():
     Answer(Order.GIVEN_UP),
     Answer(Order.TRAIN, 12, True, TASK),
     Answer(Order.EVALUATE, 12, False, Part(5, 8)),
-    Answer(Order.ADOPT, 12, True, REST),
 ])  # fmt: skip
 def test_answers(answer):
     found = Answer.of_words(sent(answer))
@@ -57,4 +54,5 @@ def test_answers(answer):
 
 def test_reports_add_up():
     one = Report(3, 10.0, 2.5, 1.0, 10.0, 4.0, 7.0)
-    assert one.plus(one._replace(epoch=5)) == (3, 20.0, 5.0, 2.0, 20.0, 8.0, 14.0)
+    two = one.plus(one._replace(epoch=5, done=((4, 8),)))
+    assert two == (3, 20.0, 5.0, 2.0, 20.0, 8.0, 14.0, ((4, 8),))

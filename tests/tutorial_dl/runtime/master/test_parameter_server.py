@@ -4,6 +4,17 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from faults import Around
+from rank_tests import with_ranks
+
+from numba_kernels import Team, optimizers
+from numba_kernels.optimizers import SGD, Adam
+from numba_kernels.star import Star
+from tutorial_dl import Trainer, data, replica, strategies
+from tutorial_dl.layout import Layout
+from tutorial_dl.replica import DenseReplica, SoftmaxReplica
+from tutorial_dl.runtime.master import master
+from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching
 
 FORMS = (
     "downpour", "downpour synchronous", "elastic", "elastic synchronous", "energy", "hogwild",
@@ -12,8 +23,6 @@ WITH_MASTER = FORMS[:-1]
 
 
 def strategy_of(form, team, layout=None, **options):
-    from tutorial_dl import strategies
-
     where = {"team": team, "layout": layout} | options
     if form == "hogwild":
         return strategies.Hogwild(team)
@@ -33,8 +42,6 @@ def part_of(team, ranks):
 
 
 def fit(model, data, strategy, optimizer, epochs, batch_size=32, seed=0, **options):
-    from tutorial_dl import Trainer
-
     trainer = Trainer(
         model, data, strategy, optimizer, batch_size, seed=seed, progress=False, **options
     )
@@ -59,11 +66,6 @@ def learn(kinds):
     the rate. Gradient energy matching subtracts the steps of all W workers from that of momentum,
     which leaves 1 / (W + 1) of it. Momentum .5 is worth a factor 2, and .9 one of 7 to 10.
     """
-    from numba_kernels import Team
-    from numba_kernels.optimizers import SGD
-    from tutorial_dl import data, strategies
-    from tutorial_dl.replica import DenseReplica, SoftmaxReplica
-
     team, digits = Team(), data.load("digits")
     workers = max(1, team.size - 1)
     for kind in kinds:
@@ -112,8 +114,6 @@ SAMPLES = 197  # 20 batches of 10, the last one of 7
 
 def random_data(samples=SAMPLES, dtype="float64"):
     """Random data; a sample's first value is its number / samples."""
-    from tutorial_dl import data
-
     generator = np.random.default_rng(3)
     x = generator.normal(size=(samples, 7)).astype(dtype)
     x[:, 0] = np.arange(samples) / samples
@@ -123,12 +123,6 @@ def random_data(samples=SAMPLES, dtype="float64"):
 
 def synchronous_is_exact(places):
     """Two runs have the same bits; Downpour has the weights of one process."""
-    from numba_kernels import Team, optimizers
-    from numba_kernels.optimizers import SGD
-    from tutorial_dl import strategies
-    from tutorial_dl.layout import Layout
-    from tutorial_dl.replica import DenseReplica
-
     everybody = Team()
     for numbers in places:
         layout = Layout(**numbers)
@@ -199,11 +193,6 @@ def recording(model, samples):
 
 def every_sample(places, sizes, forms):
     """Each sample is used once per epoch; all ranks end with equal weights, which have changed."""
-    from numba_kernels import Team
-    from numba_kernels.optimizers import SGD
-    from tutorial_dl.layout import Layout
-    from tutorial_dl.replica import SoftmaxReplica
-
     everybody = Team()
     for numbers in places:
         layout = Layout(**numbers)
@@ -235,16 +224,9 @@ def counted(history, run, form, layout, samples, batch_size, what):
         assert not history.staleness, what
         assert run.steps == 3 * -(-samples // batch_size), what
     else:
-        shares = 3 * workers * -(-samples // (batch_size * workers))
-        assert sum(history.workers.values()) == shares == run.steps, what
+        full = 3 * -(-samples // batch_size)
+        assert sum(history.workers.values()) == full == run.steps, what
         updates = sum(history.staleness.values())
-        full = 3 * sum(
-            1
-            for first in range(0, samples, batch_size * workers)
-            for share in range(workers)
-            if (n := min(batch_size * workers, samples - first))
-            and n * (share + 1) // workers > n * share // workers
-        )  # the number of shares that are not empty
         if layout.masters < 2:
             assert updates == full, what
             mean = sum(tau * n for tau, n in history.staleness.items()) / updates
@@ -276,15 +258,9 @@ def test_every_sample_once_over_messages(on_ranks, env):
     on_ranks(5, every_sample, LEAN, SIZES[1:2], WITH_MASTER, env=env)
 
 
-def serves_at_once():
+@with_ranks(7)
+def test_a_master_serves_at_once():
     """A master that has something to say does not first wait for a further request."""
-    from numba_kernels import Team
-    from numba_kernels.optimizers import SGD
-    from numba_kernels.star import Star
-    from tutorial_dl.layout import Layout
-    from tutorial_dl.replica import SoftmaxReplica
-    from tutorial_dl.runtime.master import master
-
     next_leaf = Star.next
 
     def asked(star, seconds):
@@ -303,20 +279,13 @@ def serves_at_once():
             everybody.barrier()
 
 
-def test_a_master_serves_at_once(on_ranks):
-    on_ranks(7, serves_at_once)
-
-
 # Options
 
 
-def options_matter():
+@pytest.mark.thorough
+@with_ranks(5)
+def test_options_change_the_result():
     """With one worker the order of events is fixed, so runs differ by their options only."""
-    from numba_kernels import Team
-    from numba_kernels.optimizers import SGD
-    from tutorial_dl.replica import SoftmaxReplica
-    from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching
-
     everybody, data = Team(), random_data()
     team = part_of(everybody, 2)
 
@@ -353,8 +322,6 @@ def options_matter():
         assert np.abs(rates - down).max() > 1e-4
     everybody.barrier()
 
-    from tutorial_dl.layout import Layout
-
     # With several workers, check what the master has made of the options.
     run = fit(
         SoftmaxReplica(7, 5), data, Downpour(lower_momentum=True), SGD(0.1, 0.9), 1, batch_size=10
@@ -386,31 +353,12 @@ def options_matter():
         fit(SoftmaxReplica(7, 5), data, Downpour(layout=Layout(workers=3)), SGD(0.1), 1)
 
 
-@pytest.mark.thorough
-def test_options_change_the_result(on_ranks):
-    on_ranks(5, options_matter)
-
-
-class Plain:
+class Plain(Around):
     """A model whose class does not say whether its vectors may be swapped."""
-
-    def __init__(self, replica):
-        self.__dict__.update(_replica=replica)
-
-    def __getattr__(self, name):
-        return getattr(self._replica, name)
-
-    def __setattr__(self, name, value):
-        setattr(self._replica, name, value)
 
 
 def answers_in_place():
     """Training has the same bits if weights arrive in the gradient's place."""
-    from numba_kernels import Team
-    from numba_kernels.optimizers import Adam
-    from tutorial_dl.replica import DenseReplica
-    from tutorial_dl.strategies import Downpour
-
     team, data = Team(), random_data(dtype="float32")
     found = []
     for kind in (Plain, lambda replica: replica):
@@ -434,10 +382,6 @@ def test_answers_in_place(on_ranks):
 
 
 def test_which_models_and_rules_swap():
-    from tutorial_dl import replica
-    from tutorial_dl.replica import DenseReplica
-    from tutorial_dl.strategies import Downpour, ElasticAveraging
-
     class Late(Downpour):
         def serve(self, center, sent, answer):
             answer[:] = center  # the request has not been read yet
@@ -456,60 +400,10 @@ def test_which_models_and_rules_swap():
     assert Downpour().swaps and not ElasticAveraging().swaps
     assert not (Late().swaps or Downpour(every=2).swaps or Downpour(synchronous=True).swaps)
     model = Views((3, 2))
-    assert model.can_swap and not Placed((3, 2)).can_swap
-    assert not replica.of(Plain(model)).can_swap
+    assert model.traits.swaps and not Placed((3, 2)).traits.swaps
+    assert not replica.of(Plain(model)).traits.swaps
     before = model.parameters
     model.swap()
     assert model.gradient is before and model.mine.base is not before
     assert np.shares_memory(model.mine, model.parameters)
     assert np.shares_memory(model.weights[0], model.parameters)
-
-
-def refused(words):
-    """The one-line error of `train` on the command line."""
-    from typer.testing import CliRunner
-
-    from tutorial_dl.cli.commands import app
-
-    done = CliRunner().invoke(app, ["train", *words.split()])
-    assert done.exit_code == 2, f"{words}: {done.output}"
-    assert "Traceback" not in done.output
-    return done.output
-
-
-@pytest.mark.thorough
-def test_what_train_refuses():
-    for words, message in (
-        ("--strategy downpour -n 1", "a master and a worker"),
-        ("--strategy downpour --masters 2 --workers 2 -n 5", "7"),
-        ("--strategy downpour --masters 0 -n 3", "needs one or more"),
-        ("--strategy synchronous --masters 1 -n 3", "downpour"),
-        ("--strategy downpour --synchronous --staleness-aware -n 2", "nothing is stale"),
-        ("--strategy downpour --lower-momentum --optimizer adam -n 2", "but adam has none"),
-        ("--strategy downpour --kappa 2 -n 2", "kappa"),
-        ("--strategy downpour --moving-rate 1 -n 2", "moving_rate"),
-        ("--strategy downpour --upward often -n 2", "upward"),
-        ("--strategy downpour --momentum 0.5 --optimizer adam -n 2", "momentum"),
-        ("--strategy elastic_averaging --moving-rate 3 -n 2", "moving_rate"),
-        ("--strategy elastic_averaging --momentum 1 -n 2", "momentum"),
-        ("--strategy gradient_energy_matching --kappa -1 -n 2", "kappa"),
-        ("--strategy gradient_energy_matching --synchronous -n 2", "synchronous"),
-        (
-            "--strategy gradient_energy_matching --optimizer adam -n 2",
-            "needs plain sgd, got adam",
-        ),
-        (
-            "--strategy gradient_energy_matching --optimizer nesterov -n 2",
-            "needs plain sgd, got sgd with momentum 0.9",
-        ),
-        ("--optimizer adam --momentum 0.5", "with optimizer 'adam', which has none"),
-        ("--workers 2 -n 2", "'synchronous' takes --masters 0"),
-        (
-            "--strategy downpour --masters 1 --workers 3 --devices 1 -n 3",
-            "need 4; 3 fit masters 1 x workers 2",
-        ),
-        ("--strategy hogwild --every 2 -n 2", "every"),
-    ):
-        line = refused(words)
-        assert message in line and line.startswith("error: "), f"{words}: {line}"
-        assert len(line.strip().splitlines()) == 1, line

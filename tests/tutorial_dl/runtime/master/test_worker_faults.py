@@ -5,12 +5,25 @@ import random
 import signal
 import time
 import traceback
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from faults import MOMENTS, Fault, Noting, die, fail, noted, numbered_digits, strike
 from on_ranks import one_call
+
+from numba_kernels import PeerError, launch
+from numba_kernels.optimizers import SGD, Adam
+from numba_kernels.team.team import Team
+from tutorial_dl import Trainer, models
+from tutorial_dl.cli.train import leave
+from tutorial_dl.layout import Layout
+from tutorial_dl.runtime.errors import TrainingError
+from tutorial_dl.runtime.master import master as hub
+from tutorial_dl.runtime.master.client import GivenUp
+from tutorial_dl.runtime.master.worker import Worker
+from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching
 
 EPOCHS = 10
 FORMS = ("downpour", "downpour synchronous", "elastic", "elastic synchronous", "energy")
@@ -19,9 +32,6 @@ MESSAGES = {"NUMBA_KERNELS_WINDOW": "0"}
 
 def rule_of(form: str, team, **where):
     """(a new rule, its optimizer) with which softmax on digits is above 0.93."""
-    from numba_kernels.optimizers import SGD, Adam
-    from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching
-
     together = form.endswith("synchronous")
     if form.startswith("downpour"):
         return Downpour(synchronous=together, team=team, **where), Adam(0.02)
@@ -31,10 +41,6 @@ def rule_of(form: str, team, **where):
 
 
 def a_trainer(team, form, folder, turn, delay=None, batch_size=32, **where):
-    from faults import Noting, numbered_digits
-
-    from tutorial_dl import Trainer, models
-
     digits, numbered = numbered_digits()
     rule, optimizer = rule_of(form, team, **where)
     place = Path(folder, f"{turn}")
@@ -46,8 +52,6 @@ def a_trainer(team, form, folder, turn, delay=None, batch_size=32, **where):
 
 def moment_of(chance, form, ranks) -> tuple[int, str, int]:
     """(worker's rank, moment, the turn at which it fails)"""
-    from faults import MOMENTS
-
     moment = chance.choice([m for m in MOMENTS if m != "waiting"])
     # The turn is early, because on a busy machine one worker may get very few tasks.
     return chance.randrange(1, ranks), moment, chance.randrange(1, 4 if moment[0] == "v" else 60)
@@ -55,8 +59,6 @@ def moment_of(chance, form, ranks) -> tuple[int, str, int]:
 
 def die_at(moment: str, turn: int) -> None:
     """End this rank by SIGKILL at the moment; on a busy machine others may do all validations."""
-    from faults import die, strike
-
     strike(moment, turn, die)
     if moment == "validating":
         strike("gradient", 80, die)
@@ -64,8 +66,6 @@ def die_at(moment: str, turn: int) -> None:
 
 def check_end(trainer, folder, lost: list[int], samples: int, batch: int):
     """Check a run that ended well without some of its workers."""
-    from faults import noted
-
     history = trainer.history
     assert [row["epoch"] for row in history.epochs] == [*range(1, EPOCHS + 1)], history.lost
     assert history.last["val_accuracy"] >= 0.93, history
@@ -88,11 +88,6 @@ def check_end(trainer, folder, lost: list[int], samples: int, batch: int):
 
 def raising(folder, seed):
     """Provoke one fault after the other in one world, with all forms and at random moments."""
-    from faults import Fault, fail, strike
-
-    from numba_kernels.team.team import Team
-    from tutorial_dl.runtime.errors import TrainingError
-
     team, chance = Team(), random.Random(seed)
     for turn, form in enumerate(FORMS):
         who, moment, when = moment_of(chance, form, team.size)
@@ -153,17 +148,24 @@ def test_workers_that_raise(on_ranks, tmp_path, ranks, env):
 # A worker that dies ----------------------------------------------------------------------------
 
 
+@contextmanager
+def may_be_lost(expected=lambda error: False):
+    """This process ends with status 0 if all is well; an error is shown unless it is expected."""
+    launch.can_be_lost()
+    status = 1
+    try:
+        yield
+        status = 0
+    except Exception as error:
+        if not expected(error):
+            traceback.print_exception(error)
+    finally:
+        leave(status)
+
+
 def killed(folder, seed, form, kills, devices):
     """`kills` workers end by SIGKILL; in a worker of several ranks, any one of them dies."""
-    from faults import MOMENTS
-
-    from numba_kernels import launch
-    from numba_kernels.team.team import Team
-    from tutorial_dl.cli.train import leave
-    from tutorial_dl.layout import Layout
-
     team, chance = Team(), random.Random(seed)
-    launch.can_be_lost()
     workers = (team.size - 1) // devices
     moments = MOMENTS if devices == 1 else ("data", "gradient", "validating")
     # The master identifies each worker by its first rank.
@@ -174,35 +176,20 @@ def killed(folder, seed, form, kills, devices):
         if team.rank == leader + mate:
             die_at(moment, when)
     where = {"layout": Layout(masters=1, workers=workers, devices=devices)}
-    status = 1
-    try:
+    # A worker whose rank has died is lost as a whole, with its other ranks.
+    mates = {rank + mate for rank in lost for mate in range(devices)}
+    with may_be_lost(lambda _: team.rank in mates):
         trainer = a_trainer(team, form, folder, "killed", **where)
         trainer.fit(EPOCHS)
         if devices == 1:
             check_end(trainer, Path(folder, "killed"), lost, 1437, 32)
         assert len(trainer.history.lost) == kills, trainer.history.lost
         assert trainer.history.last["val_accuracy"] >= 0.93, trainer.history
-        status = 0
-    except Exception as error:
-        # A worker whose rank has died is lost as a whole, with its other ranks.
-        mates = {rank + mate for rank in lost for mate in range(devices)}
-        if team.rank not in mates:
-            traceback.print_exception(error)
-    finally:
-        leave(status)
 
 
 def group_killed(folder, seed, form, workers, masters):
     """All workers end by SIGKILL, except those of one sub-master."""
-    from faults import MOMENTS
-
-    from numba_kernels import launch
-    from numba_kernels.team.team import Team
-    from tutorial_dl.cli.train import leave
-    from tutorial_dl.layout import Layout
-
     team, chance = Team(), random.Random(seed)
-    launch.can_be_lost()
     layout = Layout(masters=masters, workers=workers)
     own = {role.rank: role.master for role in layout.roles() if role.role == "worker"}
     kept = chance.choice(sorted(set(own.values())))
@@ -213,36 +200,21 @@ def group_killed(folder, seed, form, workers, masters):
         moments = MOMENTS if workers == 1 else MOMENTS[:-1]
         moment = own.choice(moments)
         die_at(moment, own.randrange(1, 4 if moment == "validating" else 30))
-    status = 1
-    try:
+    with may_be_lost():
         trainer = a_trainer(team, form, folder, "killed", layout=layout)
         trainer.fit(EPOCHS)
         check_end(trainer, Path(folder, "killed"), lost, 1437, 32)
-        status = 0
-    except Exception as error:
-        traceback.print_exception(error)
-    finally:
-        leave(status)
 
 
 def rests(folder, seed, form):
     """A group without further shares loses its only worker while that validates."""
-    from faults import die, strike
-
-    from numba_kernels import launch
-    from numba_kernels.team.team import Team
-    from tutorial_dl.cli.train import leave
-    from tutorial_dl.layout import Layout
-
     team = Team()
-    launch.can_be_lost()
     layout = Layout(masters=2, workers=1)
     workers = [role.rank for role in layout.roles() if role.role == "worker"]
     lost = random.Random(seed).choice(workers)
     if team.rank in workers:  # so that the other worker leaves it a part of the validation
         strike("validating", 1, die if team.rank == lost else lambda: time.sleep(1))
-    status = 1
-    try:
+    with may_be_lost():
         trainer = a_trainer(team, form, folder, "rests", layout=layout)
         trainer.fit(1)
         (row,) = trainer.history.epochs
@@ -255,11 +227,6 @@ def rests(folder, seed, form):
             assert found["samples"] == 360
             assert row["val_accuracy"] == pytest.approx(found["accuracy"], abs=1e-6)
             assert row["val_loss"] == pytest.approx(found["loss"], rel=1e-5)
-        status = 0
-    except Exception as error:
-        traceback.print_exception(error)
-    finally:
-        leave(status)
 
 
 def stays_away(folder, seed, masters, what):
@@ -267,25 +234,14 @@ def stays_away(folder, seed, masters, what):
 
     what: "later", "at once", "the job" (all ranks are stopped for a while), "validates" (slowly).
     """
-    from faults import strike
-
-    from numba_kernels import PeerError, launch
-    from numba_kernels.team.team import Team
-    from tutorial_dl.cli.train import leave
-    from tutorial_dl.layout import Layout
-    from tutorial_dl.runtime.master import master as hub
-    from tutorial_dl.runtime.master.client import GivenUp
-    from tutorial_dl.runtime.master.worker import Worker
-
     team, chance = Team(), random.Random(seed)
-    launch.can_be_lost()
     # The first task has more time, because ranks load compiled code in it and share few cores.
     hub.FIRST_PATIENCE = 10 if what == "at once" else 60
     hub.PATIENCE, hub.TIMES = (1, 20) if what == "validates" else (4, 1)
     layout = Layout(masters=masters, workers=2 if masters == 1 else 1)
     away = chance.choice([role.rank for role in layout.roles() if role.role == "worker"])
     lost = [away] if what in ("later", "at once") else []
-    status, ranks = 1, team.processes  # (pids of the other ranks)
+    ranks = team.processes  # (pids of the other ranks)
 
     def stop(*_):
         if what == "the job":
@@ -308,37 +264,16 @@ def stays_away(folder, seed, masters, what):
         Worker.work = stop
     elif team.rank == away:
         strike("gradient", 20, stop)
-    try:
-        form = "downpour synchronous" if what == "the job" else "downpour"
+    # The worker that is given up learns it during the run, or after it.
+    told = lambda error: isinstance(error, GivenUp | PeerError) and team.rank in lost  # noqa: E731
+    form = "downpour synchronous" if what == "the job" else "downpour"
+    with may_be_lost(told):
         trainer = a_trainer(team, form, folder, "away", layout=layout)
         trainer.fit(EPOCHS)
         check_end(trainer, Path(folder, "away"), lost, 1437, 32)
-        status = 0
-    except (GivenUp, PeerError) as error:  # the worker learns it during the run, or after it
-        if team.rank not in lost:
-            traceback.print_exception(error)
-    except Exception as error:
-        traceback.print_exception(error)
-    finally:
-        leave(status)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("masters", "what"), [(1, "at once"), (2, "later")])
-def test_a_worker_that_stays_away_is_given_up(tmp_path, masters, what):
-    """The other workers take over its samples, also if it is the only one of its group."""
-    run_killed(tmp_path, 5 if masters == 2 else 3, masters, 1, what, function="stays_away")
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("masters", "what"), [(1, "the job"), (1, "validates"), (2, "validates")])
-def test_a_slow_worker_is_not_given_up(tmp_path, masters, what):
-    run_killed(tmp_path, 5 if masters == 2 else 3, masters, 0, what, function="stays_away")
 
 
 def run_killed(tmp_path, ranks, form, kills, *more, function="killed", env=None):
-    from numba_kernels import launch
-
     seed = int(time.time())
     call = one_call(ranks, __file__, function, [str(tmp_path), seed, form, *more])
     done = launch.run_ranks(ranks, call, timeout=600, env=env, capture=True, survive=True)
@@ -359,11 +294,6 @@ def test_workers_that_are_killed_over_messages(tmp_path, form):
     run_killed(tmp_path, 3, form, 1, 1, 1, env=MESSAGES)
 
 
-@pytest.mark.thorough
-def test_one_rank_of_a_worker_is_killed(tmp_path):
-    run_killed(tmp_path, 5, "downpour", 1, 1, 2)
-
-
 @pytest.mark.thorough(but="elastic")
 @pytest.mark.parametrize("form", FORMS[0::2])  # `make soak` runs all of them
 def test_all_workers_of_a_sub_master_are_killed(tmp_path, form):
@@ -371,19 +301,24 @@ def test_all_workers_of_a_sub_master_are_killed(tmp_path, form):
     run_killed(tmp_path, 5, form, 1, 1, 2, function="group_killed")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("form", ["downpour", "elastic synchronous"])
-def test_all_workers_of_two_sub_masters_are_killed(tmp_path, form):
-    """The second sub-master may lose its workers while the first one's shares come to it."""
-    run_killed(tmp_path, 7, form, 2, 1, 3, function="group_killed")
+OTHERS = {  # ranks, function, (form, kills, ...), the environment
+    "one rank of a worker": (5, "killed", ("downpour", 1, 1, 2), None),
+    "workers of two sub-masters": (7, "group_killed", ("downpour", 2, 1, 3), None),
+    "the same, synchronous": (7, "group_killed", ("elastic synchronous", 2, 1, 3), None),
+    "several of a sub-master": (7, "group_killed", ("downpour", 2, 2, 2), MESSAGES),
+    "a group that rests": (5, "rests", ("downpour", 1), None),
+    "that rests, synchronous": (5, "rests", ("elastic synchronous", 1), None),
+    # The other workers take over its samples, also if it is the only one of its group.
+    "stays away at once": (3, "stays_away", (1, 1, "at once"), None),
+    "stays away later": (5, "stays_away", (2, 1, "later"), None),
+    # Slow ones are not given up.
+    "the job is stopped": (3, "stays_away", (1, 0, "the job"), None),
+    "validates slowly": (3, "stays_away", (1, 0, "validates"), None),
+    "validates slowly in a group": (5, "stays_away", (2, 0, "validates"), None),
+}
 
 
 @pytest.mark.thorough
-def test_all_of_several_workers_of_a_sub_master_are_killed(tmp_path):
-    run_killed(tmp_path, 7, "downpour", 2, 2, 2, function="group_killed", env=MESSAGES)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("form", ["downpour", "elastic synchronous"])
-def test_the_worker_of_a_group_that_rests_is_killed(tmp_path, form):
-    run_killed(tmp_path, 5, form, 1, function="rests")
+@pytest.mark.parametrize(("ranks", "function", "how", "env"), OTHERS.values(), ids=OTHERS)
+def test_workers_are_lost_or_slow(tmp_path, ranks, function, how, env):
+    run_killed(tmp_path, ranks, *how, function=function, env=env)

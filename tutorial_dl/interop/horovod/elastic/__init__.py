@@ -1,8 +1,7 @@
 """hvd.elastic: training goes on with the ranks that are left when some are lost.
 
-running.py     `run`, which calls the training function again; errors.py: the errors it heeds
-state.py       State and ObjectState: what is committed, restored, and sent by rank 0
-variables.py   states of TensorFlow's variables and Keras models; callbacks.py: for `model.fit`
+running.py   `run`, which calls the training function again; the errors it heeds; states of objects
+keras.py     states of TensorFlow's variables and Keras models, and callbacks for `model.fit`
 """
 
 import lazy_loader
@@ -10,14 +9,10 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "callbacks": [
-            "CommitStateCallback",
-            "UpdateBatchStateCallback",
-            "UpdateEpochStateCallback",
+        "keras": [
+            "CommitStateCallback", "KerasState", "TensorFlowKerasState", "TensorFlowState",
+            "UpdateBatchStateCallback", "UpdateEpochStateCallback",
         ],
-        "errors": ["HorovodInternalError", "HostsUpdatedInterrupt"],
-        "running": ["run"],
-        "state": ["ObjectState", "State"],
-        "variables": ["KerasState", "TensorFlowKerasState", "TensorFlowState"],
+        "running": ["HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "State", "run"],
     },
-)
+)  # fmt: skip
