@@ -12,12 +12,11 @@ Layers are the model's own, in both models, but for attention and dropout.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from tutorial_dl.model_parallel import keras_context_rules as rules
 from tutorial_dl.model_parallel.keras_checks import check_model, check_own_methods
-from tutorial_dl.model_parallel.keras_graph import Call, Graph, filled
+from tutorial_dl.model_parallel.keras_graph import Call, Graph, Names, filled, tensors_of
 from tutorial_dl.model_parallel.keras_layers import Heads, PartOfDropout, RingHeads, TakePart
 from tutorial_dl.model_parallel.keras_tensor import compiled_as
 from tutorial_dl.model_parallel.sequences import Sequences
@@ -54,7 +53,7 @@ class Divided:
         self._parts: dict[int, Any] = {}  # tensors of which this rank has a part, by id
         self._taken: dict[int, Any] = {}  # parts of those that are whole
         self._whole: dict[int, tuple[str, Any]] = {}  # those, by which layer; inputs are not listed
-        self._names: Counter[str] = Counter()
+        self._names = Names()
         made = graph.rebuilt(self._call, self._part)
         weights = model.trainable_weights
 
@@ -66,12 +65,12 @@ class Divided:
     def _call(self, call: Call, args: tuple, kwargs: dict) -> Any:
         """This rank's part of what a call gives, or all of it, if it depends on inputs alone."""
         layer, given = call.operation, (args, kwargs)
-        tensors = [t for t in keras.tree.flatten(given) if isinstance(t, keras.KerasTensor)]
+        tensors = tensors_of(given)
         if type(layer) in ATTENTIONS:
             found = self._attention(call, given)
         elif rules.is_dropout(layer) and rules.positions_in(call, self.length):
             dropout = PartOfDropout(
-                self._named(layer, "part"), layer, 1, self.length, self.sequences.mine
+                self._names.of(layer, "part"), layer, 1, self.length, self.sequences.mine
             )
             found = dropout(self._part(tensors[0]))
         elif not any(id(t) in self._parts for t in tensors) and is_plain(layer):
@@ -88,12 +87,6 @@ class Divided:
         self._parts |= {id(t): t for t in keras.tree.flatten(found)}
         return found
 
-    def _named(self, one: Any, suffix: str) -> str:
-        """A name of its own for a layer that takes the place of another one."""
-        name = f"{one.name}_{suffix}"
-        self._names[name] += 1
-        return name if self._names[name] == 1 else f"{name}_{self._names[name]}"
-
     def _part(self, t: Any) -> Any:
         """This rank's part of a tensor."""
         if id(t) in self._parts:
@@ -102,14 +95,14 @@ class Divided:
             if len(t.shape) < 2 or t.shape[1] != self.length:
                 what, _ = self._whole.get(id(t), ("an input", None))
                 rules.refuse(what, f"it has no {self.length} positions on axis 1: {tuple(t.shape)}")
-            take = TakePart(self._named(t, "take_part"), self.sequences.mine)
+            take = TakePart(self._names.of(t, "take_part"), self.sequences.mine)
             self._taken[id(t)] = take(t)
         return self._taken[id(t)]
 
     def _attention(self, call: Call, given: Any) -> Any:
         arguments, layer = rules.attention(call, *given), call.operation
         ring = self.sequences.ring(bool(arguments.get("use_causal_mask")))
-        heads = RingHeads(self._named(layer, "ring"), layer, ring, dtype=layer.dtype_policy)
+        heads = RingHeads(self._names.of(layer, "ring"), layer, ring, dtype=layer.dtype_policy)
         names = [name for name in ("query", "value", "key") if arguments.get(name) is not None]
         return heads(**{name: self._part(arguments[name]) for name in names})
 

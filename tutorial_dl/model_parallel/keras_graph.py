@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -38,6 +39,19 @@ def filled(structure: Any, form: Callable[[Any], Any]) -> Any:
     return keras.tree.map_structure(fill, structure)
 
 
+def tensors_of(structure: Any) -> list[Any]:
+    return [t for t in keras.tree.flatten(structure) if isinstance(t, keras.KerasTensor)]
+
+
+class Names(Counter):
+    """Gives layers that compute something of a tensor or layer names of their own."""
+
+    def of(self, one: Any, suffix: str) -> str:
+        name = f"{one.name}_{suffix}"
+        self[name] += 1
+        return name if self[name] == 1 else f"{name}_{self[name]}"
+
+
 class Graph:
     """The calls of a model.
 
@@ -54,8 +68,7 @@ class Graph:
 
         def note(operation: Any, *args: Any, **kwargs: Any) -> Any:
             found = operation(*args, **kwargs)
-            taken = keras.tree.flatten((args, kwargs))
-            taken = [t for t in taken if isinstance(t, keras.KerasTensor)]
+            taken = tensors_of((args, kwargs))
             self._calls.append(Call(operation, args, kwargs, taken, keras.tree.flatten(found)))
             return found
 

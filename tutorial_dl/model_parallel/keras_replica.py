@@ -26,13 +26,13 @@ import numpy as np
 
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.keras_context import Divided
+from tutorial_dl.model_parallel.keras_stage import forget
 from tutorial_dl.model_parallel.keras_tensor import Cut
 from tutorial_dl.model_parallel.sequences import Sequences
 from tutorial_dl.replica.base import Batch, CompiledOptimizer, TrainedBy
 from tutorial_dl.replica.keras.graphs import keras, tf
 from tutorial_dl.replica.keras.metrics import NEAR, is_empty, unchanged
 from tutorial_dl.replica.keras.replica import KerasReplica
-from tutorial_dl.replica.keras.weights import alias
 
 
 class KerasPartReplica(KerasReplica):
@@ -114,13 +114,7 @@ class KerasPartReplica(KerasReplica):
                 setattr(self.whole, name, team.broadcast(np.array(getattr(self.whole, name))))
 
     def _forget(self) -> None:
-        """Weights of other ranks get memory that is never written, so takes no room."""
-        most = max((int(np.prod(v.shape)) for v in self._others), default=0)
-        nothing = np.zeros(most + 64, self.dtype)
-        start = -nothing.ctypes.data % 64 // self.dtype.itemsize
-        for variable in self._others:
-            size = int(np.prod(variable.shape))
-            alias(variable, nothing[start : start + size].reshape(variable.shape))
+        forget(self._others)
         self.whole.parameters = self.whole.gradient = np.zeros(0, self.dtype)
 
     def _check_variables(self, graph: Any) -> None:

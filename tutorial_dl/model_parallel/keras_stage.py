@@ -8,6 +8,7 @@ stage with effects, such as collectives, has one graph and a tape around it, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -15,12 +16,25 @@ from typing import Any
 
 import numpy as np
 
+from numba_kernels.shared.window import aligned
 from tutorial_dl.model_parallel.keras_passes import Passes, called, passes_of
 from tutorial_dl.model_parallel.stages import Stage, Values
 from tutorial_dl.replica.keras.collective_layers import cause
 from tutorial_dl.replica.keras.graphs import as_graph, tf
 from tutorial_dl.replica.keras.weights import alias, check_address
 from tutorial_dl.replica.layers import At
+
+
+def forget(variables: Sequence[Any]) -> None:
+    """Let variables whose weights other ranks have share memory that is never written.
+
+    So it takes no room.
+    """
+    most = max((math.prod(v.shape) for v in variables), default=0)
+    if most:
+        nothing = aligned(most, variables[0].dtype)
+        for variable in variables:
+            alias(variable, nothing[: math.prod(variable.shape)].reshape(variable.shape))
 
 
 def is_float(dtype: str) -> bool:

@@ -18,12 +18,11 @@ import numpy as np
 
 from tutorial_dl.model_parallel.keras_checks import accuracy, check_stages
 from tutorial_dl.model_parallel.keras_graph import Graph
-from tutorial_dl.model_parallel.keras_stage import KerasStage
+from tutorial_dl.model_parallel.keras_stage import KerasStage, forget
 from tutorial_dl.model_parallel.stages import Boundary, Parts
 from tutorial_dl.replica.base import Batch, CompiledOptimizer, Segment, written
 from tutorial_dl.replica.keras.replica import KerasReplica
 from tutorial_dl.replica.keras.saving import trained_by
-from tutorial_dl.replica.keras.weights import alias
 from tutorial_dl.tensorflow_chatter import quiet
 
 
@@ -110,18 +109,12 @@ class KerasParts(Parts):
             self.replica.check_part(batch)
 
     def forget(self, stages):
-        self._nothing = np.zeros(max(s.size for s in self.segments) + 64, self.dtype)
         self.replica.parameters = self.replica.gradient = np.zeros(0, self.dtype)
         self._leave_others()
 
     def _leave_others(self) -> None:
-        """Weights of other ranks' stages get memory that is never written, so takes no room."""
-        start = -self._nothing.ctypes.data % 64 // self.dtype.itemsize
         mine = {id(v) for stage in self.made for v in stage.variables}
-        for segment, variable in zip(self.segments, self.model.trainable_weights, strict=True):
-            if id(variable) not in mine:
-                view = self._nothing[start : start + segment.size].reshape(segment.shape)
-                alias(variable, view)
+        forget([v for v in self.model.trainable_weights if id(v) not in mine])
 
     def save(self, path: Path | str, parameters: np.ndarray, *trained: Any) -> None:
         given = trained[0] if trained else None

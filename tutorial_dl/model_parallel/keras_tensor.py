@@ -25,7 +25,7 @@ import numpy as np
 from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel import keras_context_rules, keras_rules
 from tutorial_dl.model_parallel.keras_checks import check_model, check_own_methods
-from tutorial_dl.model_parallel.keras_graph import Call, Graph, filled
+from tutorial_dl.model_parallel.keras_graph import Call, Graph, Names, filled, tensors_of
 from tutorial_dl.model_parallel.keras_layers import (
     Exchange,
     Heads,
@@ -82,7 +82,7 @@ class Cut:
         self._parts: dict[int, int] = {}  # ... and of which ranks have parts: all positions
         self._other: dict[tuple[int, str], Any] = {}  # tensors in another form
         self._kept: list[Any] = []  # so that no tensor gets the id of another
-        self._names: Counter[str] = Counter()
+        self._names = Names()
         self._cut: set[str] = set()  # names of layers
         self._made: dict[int, tuple[int, tuple, bool]] = {}  # local weight -> whole, index, alike
         self._partial: set[int] = set()  # local weights whose gradients ranks must add up
@@ -122,12 +122,6 @@ class Cut:
             return keras_rules.kind_of(layer.name, self.rules)
         return "replicate"
 
-    def _named(self, one: Any, suffix: str) -> str:
-        """A name of its own for a layer that computes something of a tensor or layer."""
-        name = f"{one.name}_{suffix}"
-        self._names[name] += 1
-        return name if self._names[name] == 1 else f"{name}_{self._names[name]}"
-
     # Forms of tensors
 
     def _exchanged(self, t: Any, suffix: str, forward: str, backward: str) -> Any:
@@ -135,7 +129,9 @@ class Cut:
         if (id(t), suffix) not in self._other:
             how = {"dtype": t.dtype} if is_float(t.dtype) else {}  # it casts nothing
             length = 0 if forward == "same" else self._parts.get(id(t), t.shape[1])
-            exchange = Exchange(self._named(t, suffix), self.sums, forward, backward, length, **how)
+            exchange = Exchange(
+                self._names.of(t, suffix), self.sums, forward, backward, length, **how
+            )
             self._other[id(t), suffix] = exchange(t)
         return self._other[id(t), suffix]
 
@@ -165,7 +161,7 @@ class Cut:
 
     def _call(self, call: Call, args: tuple, kwargs: dict) -> Any:
         given, layer = (args, kwargs), call.operation
-        tensors = [t for t in keras.tree.flatten(given) if isinstance(t, keras.KerasTensor)]
+        tensors = tensors_of(given)
         split = [self._split[id(t)] for t in tensors if id(t) in self._split]
         kind = self.kind(call)
         if kind != "replicate":
@@ -201,7 +197,7 @@ class Cut:
             n = inputs[0].shape[-1]
             mine = np.arange(self.team.rank * n, (self.team.rank + 1) * n)
             how = {"dtype": operation.dtype_policy}
-            name = self._named(operation, "part")
+            name = self._names.of(operation, "part")
             operation = PartOfDropout(name, operation, -1, n * self.team.size, mine, **how)
         return operation(*args, **kwargs)
 
@@ -212,7 +208,7 @@ class Cut:
         self._partial |= {id(v) for v in getattr(layer, "trainable_weights", [])}
         if is_dropout(layer):
             how = {"dtype": layer.dtype_policy}
-            name = self._named(layer, "part")
+            name = self._names.of(layer, "part")
             return PartOfDropout(name, layer, 1, length, mine, **how)(self._part(inputs[0]))
         args, kwargs = filled(
             keras_context_rules.part_of_constants(call, given, length, mine), self._part
