@@ -34,7 +34,7 @@ STEP, GRADIENT = "training step", "gradient"
 
 def rows(seconds: float, full: bool) -> list[dict]:
     """The rows of one start: the whole step, and the gradient alone, against one rank."""
-    from tutorial_dl.model_parallel.keras_tensor_replica import KerasTensorReplica
+    from tutorial_dl.model_parallel.keras_replica import KerasTensorReplica
 
     team = Team()
     keep_memory()

@@ -192,10 +192,7 @@ def test_horovods_script_is_started_on_two_ranks(tests, record, tmp_path):
 
 
 def test_a_killed_rank_of_a_keras_model(tests, record, tmp_path):
-    of = tests("test_tensor_replica")
-    digits = "from tutorial_dl.data import digits\nDATA = digits()"
-    _, _, *data = of.options_of(tmp_path, of.__file__, digits, of.DIES)
-    of.a_rank_dies("--model", "mlp", *data)
+    tests("test_cuts").a_rank_dies(tmp_path)
     record("a killed rank of a Keras model by tensor parallelism", "ends all", "ends all", True)
 
 

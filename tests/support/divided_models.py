@@ -53,7 +53,8 @@ def trainers(
     batch = build()[1]
     samples = data.Data.of(*batch)
     kept = samples if validate else None
-    dataset = data.Dataset("some", samples, kept, int(batch[1].max()) + 1)
+    classes = getattr(batch[1], "dtype", np.dtype("f4")).kind == "i"
+    dataset = data.Dataset("some", samples, kept, int(batch[1].max()) + 1 if classes else None)
     how = dict(optimizer=optimizer, learning_rate=0.01, batch_size=batch_size, progress=False)
     alone, serial = Team().split(Team().rank), None
     if Team().rank == 0:
@@ -63,7 +64,8 @@ def trainers(
         whole.run_eagerly = eager or by == "serial"
         serial = Trainer(whole, dataset, by, team=alone, **how | options)
     replica = part(build()[0])
-    replica.model.run_eagerly = eager
+    if eager:
+        replica.model.run_eagerly = True
     found = Trainer(replica, dataset, strategy, callbacks=callbacks, **how | options)
     return serial, found, batch
 
@@ -79,20 +81,23 @@ def fails_and_recovers(found, epochs: int) -> None:
 
 def same_training(found, serial, batch, near: float) -> None:
     """Equal histories, weights, state and outputs; `serial` is None but on rank 0. Collective."""
+    from keras_networks import keras
+
     outputs, ours = found.predict(batch[0]), found.replica.parameters
     ours = found.strategy.holding.joined(ours, 0, found.strategy.holding.size)
     if serial is None:
         return
     for mine, theirs in zip(found.history.epochs, serial.history.epochs, strict=True):
-        assert mine.keys() == theirs.keys() >= {"loss"}
-        assert mine.keys() & {"accuracy", "val_accuracy"}
-        for name in mine.keys() & {"loss", "accuracy", "val_loss", "val_accuracy"}:
-            assert mine[name] == pytest.approx(theirs[name], rel=2 * near), name
+        assert theirs.keys() >= mine.keys() >= {"loss"}
+        for name in mine.keys() - {"seconds", "samples_per_second"}:
+            assert mine[name] == pytest.approx(theirs[name], rel=3 * near, abs=near), name
     expected = serial.replica.parameters
     np.testing.assert_allclose(ours, expected, rtol=0, atol=near * np.abs(expected).max())
     state = serial.replica.state
     np.testing.assert_allclose(found.replica.state, state, rtol=10 * near, atol=near)
-    np.testing.assert_allclose(outputs, serial.replica.predict(batch[0]), rtol=0, atol=near)
+    expected = serial.replica.predict(batch[0])
+    for a, b in zip(*map(keras.tree.flatten, (outputs, expected)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=near)
 
 
 def same_file(path: Path, serial, batch, near: float):
@@ -100,8 +105,9 @@ def same_file(path: Path, serial, batch, near: float):
     from keras_networks import keras
 
     loaded = keras.saving.load_model(path)
-    outputs = serial.replica.predict(batch[0])
-    np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=near)
+    outputs = loaded(batch[0]), serial.replica.predict(batch[0])
+    for a, b in zip(*map(keras.tree.flatten, outputs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=near)
     return loaded
 
 
@@ -155,7 +161,9 @@ def train_command(*options) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-def same_commands(folder: Path, options: list, cut: list, on_ranks=None, ranks: int = 1) -> dict:
+def same_commands(
+    folder: Path, options: list, cut: list, on_ranks=None, ranks=1, near=1e-9
+) -> dict:
     """An epoch with `options` on one rank, and with `cut`: the JSON of both has the same loss.
 
     With the fixture `on_ranks`, on ranks that are kept; otherwise commands start what `cut` needs.
@@ -173,5 +181,5 @@ def same_commands(folder: Path, options: list, cut: list, on_ranks=None, ranks: 
         found.append(json.loads(file.read_text()))
     one, several = found
     assert one["ranks"] == 1 < several["ranks"] and one["parameters"] == several["parameters"]
-    assert several["val_loss"] == pytest.approx(one["val_loss"], rel=1e-9)
+    assert several["val_loss"] == pytest.approx(one["val_loss"], rel=near)
     return several

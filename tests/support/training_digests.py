@@ -90,11 +90,7 @@ CASES: dict[str, list[str]] = {
         "-n 3 --strategy downpour", "-n 3 --strategy hogwild",
         "-n 5 --strategy downpour --masters 2 --workers 1 --synchronous",
     ],
-    "transformer": [
-        *EVERYWHERE, *CUTS, *GRIDS, *SCHEDULES, "-n 4 --pipeline 2", "-n 4 --tensor 2",
-        "-n 3 --shard 3 --clip-norm .5 --optimizer nadam", "-n 2 --shard 2 --accumulate 2",
-        "-n 2 --tensor 2 --clip-norm .5", "-n 2 --tensor 2 --sequence-parallel",
-    ],
+    "transformer": [*EVERYWHERE, "-n 2 --pipeline 2", *SCHEDULES, "-n 4 --pipeline 2"],
     "mlp": [
         *EVERYWHERE, *CUTS, "-n 2 --one-copy", "-n 2 --accumulate 2", "-n 2 --clip-norm .5",
         "-n 2 --compression bf16", "-n 2 --compile xla", "-n 2 --optimizer lamb",

@@ -1,9 +1,8 @@
 """`Divided`: from a Keras model to the model of one rank, on its part of each sequence.
 
-The inputs are whole on every rank, (s, t, ...). Each tensor after them has two forms, of which only
-those that are needed are computed: whole, the same on all ranks, or this rank's part. What depends
-on weights has only a part: attention computes it by a ring, all else position by position. What
-depends on inputs alone may be whole, also where positions mix, as in the numbers of positions:
+The inputs are whole on every rank, (s, t, ...), and so is what depends on inputs alone, also where
+positions mix, as in the numbers of positions. What depends on weights has only a part: attention
+computes it by a ring, all else position by position.
 
     tokens -> ones_like -> cumsum -> - 1 -> take the part -> Embedding -> part
                       mixes positions
@@ -15,24 +14,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from tutorial_dl.model_parallel import keras_context_rules as rules
-from tutorial_dl.model_parallel.keras_context_layers import DropoutOfPart, RingHeads, TakePart
-from tutorial_dl.model_parallel.keras_graph import graph_of, in_order
-from tutorial_dl.model_parallel.keras_tensor import check_model, compiled_as
-from tutorial_dl.model_parallel.keras_tensor_layers import Heads, PartOfDropout
+from tutorial_dl.model_parallel.keras_checks import check_model, check_own_methods
+from tutorial_dl.model_parallel.keras_graph import Call, Graph, Names, filled, tensors_of
+from tutorial_dl.model_parallel.keras_layers import Heads, PartOfDropout, RingHeads, TakePart
+from tutorial_dl.model_parallel.keras_tensor import compiled_as
 from tutorial_dl.model_parallel.sequences import Sequences
 from tutorial_dl.replica.keras.graphs import keras
 
 # With those of models whose layers are cut, too
 ATTENTIONS = (keras.layers.MultiHeadAttention, Heads)
-
-
-def is_dropout(operation: Any) -> bool:
-    """Whether it is a Dropout of Keras's (a user's subclass may compute anything), or a part."""
-    ours = type(operation) is PartOfDropout
-    return ours or (isinstance(operation, keras.layers.Dropout) and rules.of_keras(operation))
 
 
 class Divided:
@@ -55,113 +46,80 @@ class Divided:
 
     def __init__(self, model: Any, team: Any) -> None:
         check_model(model, "context parallelism")
-        self.model, self.graph = model, graph_of(model)
-        self.length = length_of(model, self.graph)
-        self.nodes = in_order(self.graph)
-        self.sequences = Sequences(team, any(map(is_causal, self.nodes)))
-        self.sequences.begin(self.length)
-        self._parts: dict[int, Any] = {}  # tensors of the whole model by id: this rank's part
-        self._wholes = {id(t): t for t in self.graph.inputs}  # ... and whole
-        self._makers = {id(t): node for node in self.nodes for t in node.output_tensors}
-        self._names: dict[str, int] = {}
-        for node in self.nodes:
-            self._compute(node)
-        for t in self.graph.outputs:
-            self.part(t)
-        self.local = self._model()
-
-    def _model(self) -> Any:
-        if hasattr(self.model, "_inputs_struct"):
-            structs = self.model._inputs_struct, self.model._outputs_struct
-        else:  # a Sequential
-            structs = self.graph.inputs[0], self.graph.outputs[0]
-        outputs = keras.tree.map_structure(self.part, structs[1])
-        weights = self.model.trainable_weights
+        check_own_methods(model, "context parallelism")
+        graph = Graph(model)
+        self.length = length_of(model, graph)
+        self.sequences = Sequences(team, any(map(is_causal, graph.calls)), self.length)
+        self._parts: dict[int, Any] = {}  # tensors of which this rank has a part, by id
+        self._taken: dict[int, Any] = {}  # parts of those that are whole
+        self._whole: dict[int, tuple[str, Any]] = {}  # those, by which layer; inputs are not listed
+        self._names = Names()
+        made = graph.rebuilt(self._call, self._part)
+        weights = model.trainable_weights
 
         class Part(keras.Model):  # its layers may come in another order
             trainable_weights = property(lambda self: list(weights))
 
-        return compiled_as(self.model, Part(structs[0], outputs, name=self.model.name))
+        self.local = compiled_as(model, Part(made.input, made.output, name=model.name))
 
-    def _compute(self, node: Any) -> None:
-        """Compute this rank's part of what a node gives, unless it can only be computed whole."""
-        operation = node.operation
-        if type(operation) in ATTENTIONS:
-            self._attention(node)
-        elif is_dropout(operation) and positions_in(node, self.length):
-            layer = DropoutOfPart(self._named(operation, "part"), operation, self.sequences)
-            self._give(node, [layer(self.part(node.input_tensors[0]))])
-        elif rules.by_position(node, self.length):
-            take = lambda array, axis: np.take(array, self.sequences.mine, axis)  # noqa: E731
-            args, kwargs = rules.part_of_constants(node, self.length, take)
-            args, kwargs = self._filled((args, kwargs), self.part)
-            self._give(node, keras.tree.flatten(operation(*args, **kwargs)))
-        elif not self.by_inputs(node):
-            rules.refuse(rules.named(operation), rules.instead_of(operation))
+    def _call(self, call: Call, args: tuple, kwargs: dict) -> Any:
+        """This rank's part of what a call gives, or all of it, if it depends on inputs alone."""
+        layer, given = call.operation, (args, kwargs)
+        tensors = tensors_of(given)
+        if type(layer) in ATTENTIONS:
+            found = self._attention(call, given)
+        elif rules.is_dropout(layer) and rules.positions_in(call, self.length):
+            dropout = PartOfDropout(
+                self._names.of(layer, "part"), layer, 1, self.length, self.sequences.mine
+            )
+            found = dropout(self._part(tensors[0]))
+        elif not any(id(t) in self._parts for t in tensors) and is_plain(layer):
+            found = layer(*args, **kwargs)
+            whole = keras.tree.flatten(found)
+            self._whole |= {id(t): (rules.named(layer), t) for t in whole}
+            return found
+        elif rules.by_position(call, self.length):
+            given = rules.part_of_constants(call, given, self.length, self.sequences.mine)
+            args, kwargs = filled(given, self._part)
+            found = layer(*args, **kwargs)
+        else:
+            rules.refuse(rules.named(layer), rules.instead_of(layer))
+        self._parts |= {id(t): t for t in keras.tree.flatten(found)}
+        return found
 
-    def _give(self, node: Any, outputs: list[Any]) -> None:
-        self._parts |= dict(zip(map(id, node.output_tensors), outputs, strict=True))
-
-    def _filled(self, structure: Any, form: Any) -> Any:
-        """A structure of arguments, its tensors in this form."""
-        fill = lambda a: form(a) if isinstance(a, keras.KerasTensor) else a  # noqa: E731
-        return keras.tree.map_structure(fill, structure)
-
-    def _named(self, operation: Any, suffix: str) -> str:
-        """A name of its own for a layer that takes the place of another one."""
-        name = f"{operation.name}_{suffix}"
-        self._names[name] = number = self._names.get(name, 0) + 1
-        return name if number == 1 else f"{name}_{number}"
-
-    def part(self, t: Any) -> Any:
-        """This rank's part of a tensor of the whole model."""
-        if id(t) not in self._parts:
-            maker = self._makers.get(id(t))
+    def _part(self, t: Any) -> Any:
+        """This rank's part of a tensor."""
+        if id(t) in self._parts:
+            return t
+        if id(t) not in self._taken:
             if len(t.shape) < 2 or t.shape[1] != self.length:
-                what = "an input" if maker is None else rules.named(maker.operation)
+                what, _ = self._whole.get(id(t), ("an input", None))
                 rules.refuse(what, f"it has no {self.length} positions on axis 1: {tuple(t.shape)}")
-            name = self._named(self.model if maker is None else maker.operation, "take_part")
-            self._parts[id(t)] = TakePart(name, self.sequences)(self.whole(t))
-        return self._parts[id(t)]
+            take = TakePart(self._names.of(t, "take_part"), self.sequences.mine)
+            self._taken[id(t)] = take(t)
+        return self._taken[id(t)]
 
-    def whole(self, t: Any) -> Any:
-        """A tensor that depends on inputs alone, whole."""
-        if id(t) not in self._wholes:
-            node = self._makers[id(t)]
-            args, kwargs = self._filled((node.arguments.args, node.arguments.kwargs), self.whole)
-            outputs = keras.tree.flatten(node.operation(*args, **kwargs))
-            self._wholes |= dict(zip(map(id, node.output_tensors), outputs, strict=True))
-        return self._wholes[id(t)]
-
-    def by_inputs(self, node: Any) -> bool:
-        """Whether what a node gives depends on inputs alone, not on weights or random numbers."""
-        operation = node.operation
-        if isinstance(operation, keras.Layer) and (
-            operation.weights
-            or any("seed_generator" in v.path for v in operation.non_trainable_variables)
-            or not rules.of_keras(operation)
-        ):
-            return False
-        makers = [self._makers.get(id(t)) for t in node.input_tensors]
-        return all(maker is None or self.by_inputs(maker) for maker in makers)
-
-    def _attention(self, node: Any) -> None:
-        given, layer = rules.attention(node), node.operation
-        ring = self.sequences.ring(bool(given.get("use_causal_mask")))
-        heads = RingHeads(self._named(layer, "ring"), layer, ring, dtype=layer.dtype_policy)
-        names = [name for name in ("query", "value", "key") if given.get(name) is not None]
-        self._give(node, [heads(**{name: self.part(given[name]) for name in names})])
+    def _attention(self, call: Call, given: Any) -> Any:
+        arguments, layer = rules.attention(call, *given), call.operation
+        ring = self.sequences.ring(bool(arguments.get("use_causal_mask")))
+        heads = RingHeads(self._names.of(layer, "ring"), layer, ring, dtype=layer.dtype_policy)
+        names = [name for name in ("query", "value", "key") if arguments.get(name) is not None]
+        return heads(**{name: self._part(arguments[name]) for name in names})
 
 
-def positions_in(node: Any, length: int) -> bool:
-    return all(len(t.shape) > 1 and t.shape[1] == length for t in node.input_tensors)
+def is_plain(operation: Any) -> bool:
+    """Whether a layer of Keras or an operation has no weights, and draws nothing."""
+    if not isinstance(operation, keras.Layer):
+        return True
+    draws = any("seed_generator" in v.path for v in operation.non_trainable_variables)
+    return rules.of_keras(operation) and not operation.weights and not draws
 
 
-def is_causal(node: Any) -> bool:
-    """Whether a node is an attention that sees no later positions."""
-    if type(node.operation) not in ATTENTIONS:
+def is_causal(call: Call) -> bool:
+    """Whether a call is an attention that sees no later positions."""
+    if type(call.operation) not in ATTENTIONS:
         return False
-    return bool(rules.attention(node).get("use_causal_mask"))
+    return bool(rules.attention(call, call.args, call.kwargs).get("use_causal_mask"))
 
 
 def length_of(model: Any, graph: Any) -> int:

@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tutorial_dl.model_parallel.keras_graph import Call
+from tutorial_dl.model_parallel.keras_layers import PartOfDropout
 from tutorial_dl.model_parallel.keras_rules import FUNCTIONS, OPERATIONS
 from tutorial_dl.replica.keras.graphs import keras
 
@@ -77,13 +79,13 @@ def of_keras(operation: Any) -> bool:
     return type(operation).__module__.split(".")[0] == "keras"
 
 
-def by_position(node: Any, length: int) -> bool:
-    """Whether a node computes each of `length` positions of its output from the same of its inputs.
+def by_position(call: Call, length: int) -> bool:
+    """Whether a call computes each of `length` positions of its output from the same of its inputs.
 
     Then it can compute a part of the sequence from this part of its inputs. Random layers can't.
     """
-    operation, shapes = node.operation, [tuple(t.shape) for t in node.input_tensors]
-    given = [*shapes, *(tuple(t.shape) for t in node.output_tensors)]
+    operation, shapes = call.operation, [tuple(t.shape) for t in call.input_tensors]
+    given = [*shapes, *(tuple(t.shape) for t in call.output_tensors)]
     if not all(len(shape) > 1 and shape[1] == length for shape in given):
         return False
     dimensions = {len(shape) for shape in shapes}
@@ -119,9 +121,20 @@ def by_position(node: Any, length: int) -> bool:
     return kind in SIMPLE
 
 
-def part_of_constants(node: Any, length: int, take: Any) -> tuple[tuple, dict]:
-    """The arguments of a node whose arrays along all positions are replaced by `take(array)`."""
-    dimensions = max(len(t.shape) for t in node.input_tensors)
+def is_dropout(operation: Any) -> bool:
+    """Whether it is a Dropout of Keras's (a user's subclass may compute anything), or a part."""
+    if type(operation) is PartOfDropout:
+        return True
+    return isinstance(operation, keras.layers.Dropout) and of_keras(operation)
+
+
+def positions_in(call: Call, length: int) -> bool:
+    return all(len(t.shape) > 1 and t.shape[1] == length for t in call.input_tensors)
+
+
+def part_of_constants(call: Call, given: Any, length: int, mine: np.ndarray) -> Any:
+    """The arguments of a call, with these positions of arrays along all `length` positions."""
+    dimensions = max(len(t.shape) for t in call.input_tensors)
 
     def part(value: Any) -> Any:
         if isinstance(value, keras.KerasTensor | str):
@@ -130,25 +143,23 @@ def part_of_constants(node: Any, length: int, take: Any) -> tuple[tuple, dict]:
             return value
         if isinstance(value, keras.Variable):
             refuse(
-                f"operation '{node.operation.name}' on parts of sequences",
+                f"operation '{call.operation.name}' on parts of sequences",
                 f"it takes weights of a layer, '{value.path}': let a layer of that name compute it",
             )
         axis = np.ndim(value) - (dimensions - 1)  # of positions, as arrays are broadcast
         size = np.shape(value)[axis]
-        return take(value, axis) if size == length and size > 1 else value
+        return np.take(value, mine, axis) if size == length and size > 1 else value
 
-    arguments = node.arguments
-    if isinstance(node.operation, keras.Layer) or dimensions < 2:
-        return arguments.args, arguments.kwargs
-    return keras.tree.map_structure(part, (arguments.args, arguments.kwargs))
+    if isinstance(call.operation, keras.Layer) or dimensions < 2:
+        return given
+    return keras.tree.map_structure(part, given)
 
 
-def attention(node: Any) -> dict[str, Any]:
+def attention(call: Call, args: tuple, kwargs: dict) -> dict[str, Any]:
     """The arguments of a MultiHeadAttention by name; ValueError for what a ring can't compute."""
-    layer = node.operation
+    layer = call.operation
     signature = inspect.signature(keras.layers.MultiHeadAttention.call)
-    arguments = node.arguments
-    given = signature.bind(layer, *arguments.args, **arguments.kwargs).arguments
+    given = signature.bind(layer, *args, **kwargs).arguments
     what = f"layer '{layer.name}' on parts of sequences"
     for name in ("query_mask", "value_mask", "key_mask", "attention_mask"):
         if given.get(name) is not None:
@@ -163,7 +174,7 @@ def attention(node: Any) -> dict[str, Any]:
         refuse(what, "it has a gate or a sliding window; leave it out")
     if layer.value_dim != layer.key_dim:
         refuse(what, f"value_dim must be key_dim, {layer.key_dim}, got {layer.value_dim}")
-    shapes = [tuple(t.shape) for t in node.input_tensors]
+    shapes = [tuple(t.shape) for t in call.input_tensors]
     if {len(shape) for shape in shapes} != {3} or len({shape[1] for shape in shapes}) > 1:
         refuse(what, f"queries, keys and values must be (samples, positions, width), got {shapes}")
     return given

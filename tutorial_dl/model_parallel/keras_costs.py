@@ -8,19 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from tutorial_dl.model_parallel.keras_context import ATTENTIONS, Divided
-from tutorial_dl.model_parallel.keras_graph import crossing, graph_of, in_order, seconds_of
+from tutorial_dl.model_parallel.keras_graph import Call, Graph
+from tutorial_dl.model_parallel.keras_layers import Exchange, Leave
 from tutorial_dl.model_parallel.keras_stage import is_float
 from tutorial_dl.model_parallel.keras_stages import KerasParts
 from tutorial_dl.model_parallel.keras_tensor import Cut
-from tutorial_dl.model_parallel.keras_tensor_layers import (
-    Divide,
-    Enter,
-    EnterFromPart,
-    Join,
-    Leave,
-    LeaveInParts,
-)
-from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.keras.graphs import keras
 from tutorial_dl.replica.keras.replica import KerasReplica
@@ -44,8 +36,8 @@ class Measured:
         count = len(keras.tree.flatten(x)[0])
         per_sample = max(whole - less, 0.0) / max(count - samples, 1)
         per_call = max(whole - per_sample * count, 0.0)
-        nodes = nodes_of(self.model)
-        seconds = seconds_of(graph_of(self.model), nodes, x)
+        graph = Graph(self.model)
+        seconds = graph.seconds(x)
         total = sum(seconds) or 1.0
         # Seconds per call and per sample, and elements given; the backward pass is taken to be in
         # proportion to the forward one.
@@ -53,7 +45,7 @@ class Measured:
             node.operation.name: (
                 per_call * s / total, per_sample * s / total, elements(node.output_tensors)
             )
-            for node, s in zip(nodes, seconds, strict=True)
+            for node, s in zip(graph.calls, seconds, strict=True)
         }  # fmt: skip
         self.weights = replica.parameters.size
 
@@ -69,7 +61,7 @@ class Measured:
     @property
     def attends(self) -> bool:
         """Whether the model has an attention, so that dividing sequences may help it."""
-        return any(type(node.operation) in ATTENTIONS for node in nodes_of(self.model))
+        return any(type(node.operation) in ATTENTIONS for node in Graph(self.model).calls)
 
     def no_context(self, parts: int) -> str | None:
         """Why its sequences can't be divided over `parts` ranks."""
@@ -87,18 +79,17 @@ class Measured:
         model, cut = self.model, ()
         if tensor > 1:
             try:
-                kind = CutInParts if sequence else Cut
-                made = kind(model, SimpleNamespace(size=tensor, rank=0))
+                made = Cut(model, SimpleNamespace(size=tensor, rank=0), sequence=sequence)
             except ValueError as error:
                 return str(error)
             model = made.local
             own = {id(layer) for layer in self.model._flatten_layers()}
-            cut = {node.operation.name for node in nodes_of(model)
+            cut = {node.operation.name for node in Graph(model).calls
                    if isinstance(node.operation, keras.Layer)
                    and id(node.operation) not in own}  # fmt: skip
-        graph, nodes = graph_of(model), nodes_of(model)
+        graph = Graph(model)
         found, after_weights = [], set()  # tensors that need a gradient
-        for place, node in enumerate(nodes):
+        for place, node in enumerate(graph.calls):
             name, operation = node.operation.name, node.operation
             given = elements(node.output_tensors)
             call, sample, whole = self._shares.get(name, (0.0, 0.0, given))
@@ -114,10 +105,10 @@ class Measured:
                     call,
                     sample * part,
                     sum(prod(v.shape) for v in weights),
-                    0 if type(operation) is Enter else given,
+                    0 if moves(operation) == ("same", "sum") else given,
                     summed,
                     sums,
-                    elements(crossing(graph, nodes, place)),
+                    elements(graph.crossing(place)),
                     keys_of(node),
                 )
             )
@@ -133,27 +124,23 @@ def keys_of(node: Any) -> int:
     return positions * layer.num_heads * (layer.key_dim + layer.value_dim)
 
 
-def exchanged(node: Any, needed: bool) -> tuple[int, int]:
+def moves(operation: Any) -> tuple[str, str]:
+    """What is done with a tensor between ranks, forward and backward."""
+    known = isinstance(operation, Exchange)
+    return (operation.forward, operation.backward) if known else ("same", "same")
+
+
+def exchanged(node: Call, needed: bool) -> tuple[int, int]:
     """(Elements that ranks sum in a node, forward and backward, in how many calls).
 
     An allgather or a reduce-scatter sends half as much as a sum. `needed`: inputs need a gradient.
     """
-    operation = node.operation
-    given, taken = elements(node.output_tensors), elements(node.input_tensors)
-    if isinstance(operation, LeaveInParts):
-        return taken, 2
-    if isinstance(operation, EnterFromPart):
-        return (given, 2) if needed else (given // 2, 1)
-    if isinstance(operation, Join):
-        return given // 2, 1
-    if isinstance(operation, Divide):
-        return (taken // 2, 1) if needed else (0, 0)
-    meets = isinstance(operation, Leave) or (isinstance(operation, Enter) and needed)
-    return (given, 1) if meets else (0, 0)
-
-
-def nodes_of(model: Any) -> list[Any]:
-    return in_order(graph_of(model), model.trainable_weights)
+    forward, backward = moves(node.operation)
+    whole = max(elements(node.output_tensors), elements(node.input_tensors))
+    sent = {"sum": whole, "gather": whole // 2, "sum_part": whole // 2}
+    done = [forward] + [backward] * (needed or isinstance(node.operation, Leave))
+    done = [one for one in done if one in sent]
+    return sum(sent[one] for one in done), len(done)
 
 
 def elements(tensors: Sequence[Any]) -> int:

@@ -1,90 +1,154 @@
-"""The graph of a functional or sequential Keras model: its nodes in an order of computing.
+"""`Graph`: what a functional or sequential Keras model calls, in order, by Keras's `clone_model`.
 
-A node is a layer or an operation with the tensors that it takes and gives.
+`clone_model` calls a model's layers and operations once more, one after the other, by a function
+of ours. Here it notes the calls; a cut (keras_tensor.py, keras_context.py) makes others of them.
 """
 
 from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tutorial_dl.replica.keras.graphs import keras, tf
 
 
-def graph_of(model: Any) -> Any:
-    """The functional model with the nodes of `model`; it shares all layers with it."""
-    return keras.Model(model.inputs, model.outputs)
+class Call(NamedTuple):
+    """A call of a layer or of an operation, with the tensors that it takes and gives."""
+
+    operation: Any
+    args: tuple
+    kwargs: dict[str, Any]
+    input_tensors: list[Any]
+    output_tensors: list[Any]
+
+    @property
+    def constants(self) -> list[Any]:
+        """All arguments but tensors."""
+        every = keras.tree.flatten((self.args, self.kwargs))
+        return [one for one in every if not isinstance(one, keras.KerasTensor)]
 
 
-def in_order(graph: Any, weights: Sequence[Any] = ()) -> list[Any]:
-    """All nodes but inputs, so that each comes after those that it needs.
+def filled(structure: Any, form: Callable[[Any], Any]) -> Any:
+    """The structure, with `form(t)` for each tensor t of a graph."""
+    fill = lambda one: form(one) if isinstance(one, keras.KerasTensor) else one  # noqa: E731
+    return keras.tree.map_structure(fill, structure)
 
-    Of the nodes that can come next, one without any of these weights does, or the one that has the
-    first of them.
+
+def tensors_of(structure: Any) -> list[Any]:
+    return [t for t in keras.tree.flatten(structure) if isinstance(t, keras.KerasTensor)]
+
+
+class Names(Counter):
+    """Gives layers that compute something of a tensor or layer names of their own."""
+
+    def of(self, one: Any, suffix: str) -> str:
+        name = f"{one.name}_{suffix}"
+        self[name] += 1
+        return name if self[name] == 1 else f"{name}_{self[name]}"
+
+
+class Graph:
+    """The calls of a model.
+
+    Attributes:
+        calls: In an order in which they can be computed: of those that can come next, one without
+            trainable weights does, or the one that has the first of them.
+        inputs, outputs: The model's tensors.
     """
-    number = {id(v): i for i, v in enumerate(weights)}
 
-    def first(node: Any) -> int:
-        own = getattr(node.operation, "trainable_weights", [])
-        return min((number[id(v)] for v in own if id(v) in number), default=-1)
+    def __init__(self, model: Any) -> None:
+        one = isinstance(model, keras.Sequential)
+        ends = (model.inputs[0], model.outputs[0]) if one else (model.input, model.output)
+        self.model, self._calls = keras.Model(*ends, name=model.name), []
 
-    by_depth = graph._nodes_by_depth
-    nodes = [n for depth in sorted(by_depth, reverse=True) for n in by_depth[depth]]
-    known = {id(t) for t in graph.inputs}
-    waiting = {i: n for i, n in enumerate(nodes) if not n.is_input}
-    ready: list[tuple[int, int]] = []
-    order = []
-    while waiting or ready:
-        for i, node in list(waiting.items()):
-            if all(id(t) in known for t in node.input_tensors):
-                heapq.heappush(ready, (first(node), i))
-                del waiting[i]
-        _, i = heapq.heappop(ready)
-        order.append(nodes[i])
-        known |= {id(t) for t in nodes[i].output_tensors}
-    return order
+        def note(operation: Any, *args: Any, **kwargs: Any) -> Any:
+            found = operation(*args, **kwargs)
+            taken = tensors_of((args, kwargs))
+            self._calls.append(Call(operation, args, kwargs, taken, keras.tree.flatten(found)))
+            return found
 
+        again = self._cloned(note)
+        self.inputs, self.outputs = again.inputs, again.outputs
+        self.calls = self._in_order(model.trainable_weights)
 
-def compute(node: Any, values: dict[int, Any], training: bool) -> list[Any]:
-    """Compute a node from the `values` of tensors by id, and add what it gives to them."""
-    args, kwargs = node.arguments.fill_in(values)
-    if "training" in getattr(node.operation, "_call_context_args", {}):
-        # As a functional model does: also instead of what the node was called with
-        kwargs["training"] = training
-    outputs = keras.tree.flatten(node.operation(*args, **kwargs))
-    values |= {id(t): value for t, value in zip(node.output_tensors, outputs, strict=True)}
-    return outputs
+    def _cloned(self, call: Callable[..., Any]) -> Any:
+        return keras.models.clone_model(
+            self.model, clone_function=lambda layer: layer, call_function=call
+        )
 
+    def rebuilt(self, call: Callable[[Call, tuple, dict], Any], ends: Callable | None) -> Any:
+        """Another model: what `call(the call here, args, kwargs)` computes in place of each call.
 
-def crossing(graph: Any, nodes: list[Any], place: int) -> list[Any]:
-    """The tensors that go over a cut before node number `place`."""
-    if place == 0:
-        return list(graph.inputs)
-    given = {id(t): t for t in graph.inputs}
-    for node in nodes[:place]:
-        given |= {id(t): t for t in node.output_tensors}
-    taken = {id(t) for node in nodes[place:] for t in node.input_tensors}
-    taken |= {id(t) for t in graph.outputs}
-    return [t for name, t in given.items() if name in taken]
+        `ends(t)` may replace its outputs.
+        """
+        calls = iter(self._calls)
+        made = self._cloned(lambda _, *args, **kwargs: call(next(calls), args, kwargs))
+        outputs = made.output if ends is None else keras.tree.map_structure(ends, made.output)
+        return keras.Model(made.input, outputs, name=self.model.name)
 
+    def _in_order(self, weights: Sequence[Any]) -> list[Call]:
+        number = {id(v): i for i, v in enumerate(weights)}
 
-def seconds_of(graph: Any, nodes: list[Any], x: Any) -> list[float]:
-    """Seconds of the forward pass of each node, operation by operation, the best of three."""
-    inputs = x if isinstance(x, tuple) else (x,)
-    values = {
-        id(t): tf.constant(np.asarray(a), t.dtype)
-        for t, a in zip(graph.inputs, inputs, strict=True)
-    }
-    found = []
-    for node in nodes:
-        best = np.inf
-        for _ in range(3):
-            began = time.perf_counter()
-            compute(node, values, training=False)
-            best = min(best, time.perf_counter() - began)
-        found.append(best)
-    return found
+        def first(call: Call) -> int:
+            own = getattr(call.operation, "trainable_weights", [])
+            return min((number[id(v)] for v in own if id(v) in number), default=-1)
+
+        known = {id(t) for t in self.inputs}
+        waiting = dict(enumerate(self._calls))
+        ready: list[tuple[int, int]] = []
+        order = []
+        while waiting or ready:
+            for i, call in list(waiting.items()):
+                if all(id(t) in known for t in call.input_tensors):
+                    heapq.heappush(ready, (first(call), i))
+                    del waiting[i]
+            _, i = heapq.heappop(ready)
+            order.append(self._calls[i])
+            known |= {id(t) for t in self._calls[i].output_tensors}
+        return order
+
+    def crossing(self, place: int) -> list[Any]:
+        """The tensors that go over a cut before call number `place`."""
+        if place == 0:
+            return list(self.inputs)
+        given = {id(t): t for t in self.inputs}
+        for call in self.calls[:place]:
+            given |= {id(t): t for t in call.output_tensors}
+        taken = {id(t) for call in self.calls[place:] for t in call.input_tensors}
+        taken |= {id(t) for t in self.outputs}
+        return [t for name, t in given.items() if name in taken]
+
+    def between(self, first: int, last: int) -> Any:
+        """The model of calls [first, last), from cut to cut; it shares all layers."""
+        given = self.crossing(first)
+        names = {id(t) for t in given}
+
+        def passed(t: Any) -> Any:  # what only goes through must come out of a layer
+            how = {"dtype": t.dtype} if "float" in t.dtype else {}
+            return keras.layers.Identity(**how)(t) if id(t) in names else t
+
+        return keras.Model(given, [passed(t) for t in self.crossing(last)])
+
+    def seconds(self, x: Any) -> list[float]:
+        """Seconds of the forward pass of each call, operation by operation, the best of three."""
+        arrays = x if isinstance(x, tuple) else (x,)
+        values = {
+            id(t): tf.constant(np.asarray(a), t.dtype)
+            for t, a in zip(self.inputs, arrays, strict=True)
+        }
+        found = []
+        for call in self.calls:
+            args, kwargs = filled((call.args, call.kwargs), lambda t: values[id(t)])  # noqa: B023
+            best = np.inf
+            for _ in range(3):
+                began = time.perf_counter()
+                outputs = keras.tree.flatten(call.operation(*args, **kwargs))
+                best = min(best, time.perf_counter() - began)
+            values |= dict(zip(map(id, call.output_tensors), outputs, strict=True))
+            found.append(best)
+        return found

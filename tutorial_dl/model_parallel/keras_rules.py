@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tutorial_dl.model_parallel.keras_graph import Call, Graph
 from tutorial_dl.model_parallel.tensor import KINDS
 from tutorial_dl.replica.keras.graphs import keras
 
@@ -51,9 +52,9 @@ def by_number(layer: Any) -> bool:
     return getattr(layer.activation, "__name__", "") in FUNCTIONS
 
 
-def carries(node: Any) -> bool:
-    """Whether a node computes a slice of its output from the same slices of its inputs."""
-    operation = node.operation
+def carries(call: Call) -> bool:
+    """Whether a call computes a slice of its output from the same slices of its inputs."""
+    operation = call.operation
     name = type(operation).__name__
     if getattr(operation, "activity_regularizer", None):
         return False  # its loss is of the whole tensor
@@ -63,35 +64,31 @@ def carries(node: Any) -> bool:
         return operation.noise_shape is None
     if isinstance(operation, keras.Layer):
         return name in LAYERS and type(operation).__module__.startswith("keras.")
-    others = [
-        a
-        for a in keras.tree.flatten([node.arguments.args, node.arguments.kwargs])
-        if not isinstance(a, keras.KerasTensor)
-    ]
-    return name in OPERATIONS and all(np.ndim(a) == 0 for a in others if a is not None)
+    constants = (one for one in call.constants if one is not None)
+    return name in OPERATIONS and all(np.ndim(one) == 0 for one in constants)
 
 
-def found(model: Any, nodes: list[Any]) -> dict[str, str]:
-    """A table for a model, of layers' names; its `nodes` in order.
+def found(graph: Graph) -> dict[str, str]:
+    """A table for a model, of layers' names.
 
     Raises:
         ValueError: If there is nothing that could be cut.
     """
     rules: dict[str, str] = {}
     users: dict[int, list[Any]] = {}
-    for node in nodes:
-        for t in {id(t): t for t in node.input_tensors}.values():
-            users.setdefault(id(t), []).append(node)
-    outputs = {id(t) for t in model.outputs}
-    times = [node.operation.name for node in nodes]
-    for node in nodes:
-        layer = node.operation
+    for call in graph.calls:
+        for t in {id(t): t for t in call.input_tensors}.values():
+            users.setdefault(id(t), []).append(call)
+    outputs = {id(t) for t in graph.outputs}
+    times = [call.operation.name for call in graph.calls]
+    for call in graph.calls:
+        layer = call.operation
         if layer.name in rules or times.count(layer.name) > 1:
             continue
         if type(layer) is keras.layers.MultiHeadAttention:
             rules[layer.name] = "heads"
         elif "columns" in ABLE.get(type(layer), ()) and by_number(layer):
-            last = node
+            last = call
             while True:
                 (given,) = last.output_tensors
                 after = users.get(id(given), [])
@@ -105,8 +102,8 @@ def found(model: Any, nodes: list[Any]) -> dict[str, str]:
                     break
     if not rules:
         raise ValueError(
-            f"model '{model.name}' has no layers to cut: neither MultiHeadAttention, nor two Dense "
-            "or two convolutional layers in a row; use --pipeline, or no model parallelism"
+            f"model '{graph.model.name}' has no layers to cut: neither MultiHeadAttention, nor two "
+            "Dense or two convolutional layers in a row; use --pipeline, or no model parallelism"
         )
     return rules
 

@@ -1,14 +1,14 @@
 """`KerasStage`: a run of a Keras model's layers, computed by TensorFlow.
 
-Activations are held from the forward pass to the backward pass, and not computed again. Where W
-follows B at once, each pass is one graph (keras_passes.py), and B computes both; a stage with
-effects, such as collectives, has one graph and a tape around it. Where W does not follow
-(zero-bubble schedules), every node has a tape of its own, and B and W are computed apart, operation
-by operation.
+A stage is a Keras model of its own, which shares its layers with the whole one. Activations are
+held from the forward pass to the backward pass, and not computed again. The passes are graphs
+(keras_passes.py): where W follows B at once, B computes both gradients, otherwise each its own. A
+stage with effects, such as collectives, has one graph and a tape around it, and B computes both.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -16,13 +16,25 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.model_parallel.keras_graph import compute
+from numba_kernels.shared.window import aligned
 from tutorial_dl.model_parallel.keras_passes import Passes, called, passes_of
 from tutorial_dl.model_parallel.stages import Stage, Values
 from tutorial_dl.replica.keras.collective_layers import cause
 from tutorial_dl.replica.keras.graphs import as_graph, tf
 from tutorial_dl.replica.keras.weights import alias, check_address
 from tutorial_dl.replica.layers import At
+
+
+def forget(variables: Sequence[Any]) -> None:
+    """Let variables whose weights other ranks have share memory that is never written.
+
+    So it takes no room.
+    """
+    most = max((math.prod(v.shape) for v in variables), default=0)
+    if most:
+        nothing = aligned(most, variables[0].dtype)
+        for variable in variables:
+            alias(variable, nothing[: math.prod(variable.shape)].reshape(variable.shape))
 
 
 def is_float(dtype: str) -> bool:
@@ -39,31 +51,27 @@ def by_its_cause() -> Iterator[None]:
 
 
 class KerasStage(Stage):
-    """Nodes of a Keras model, with their variables in memory of ours.
+    """A Keras model between two cuts, with its trainable variables in memory of ours.
 
-    `apart` says whether B and W are computed apart; a Pipeline sets it by its schedule. A stage
-    that `begins` the model computes no gradients of its inputs, which nobody needs. `counts_right`
-    says whether `loss` also counts the predictions that are right.
+    Args:
+        names: Of its layers.
+        computes: The model of this stage, by positions of its inputs and outputs.
+        segments, size: Of its vectors.
+        variables: Its trainable variables, in order.
+        whole: The whole model, which has the loss.
+        begins: Whether the model begins here: nobody needs the gradients of its inputs.
+        counts_right: Whether `loss` also counts the predictions that are right.
     """
 
-    apart = True
-
     def __init__(
-        self, nodes, boundary, segments, size, variables, model, begins, counts_right
-    ) -> None:
-        self.nodes, self.segments, self.size = nodes, segments, size
-        self.inputs, self.given = boundary
-        self.variables, self.model = variables, model
+        self, names, computes, segments, size, variables, whole, begins, counts_right
+    ) -> None:  # fmt: skip
+        self.names, self.computes, self.segments, self.size = names, computes, segments, size
+        self.inputs, self.given = computes.inputs, computes.outputs
+        self.variables, self.whole = variables, whole
         self._weights = [v.value for v in variables]
-        place = {id(v): i for i, v in enumerate(variables)}
-        self._of_node = [
-            [place[id(v)] for v in getattr(node.operation, "trainable_weights", [])]
-            for node in nodes
-        ]
         self._floats_in = [i for i, t in enumerate(self.inputs) if is_float(t.dtype) and not begins]
-        self._not_needed = {id(t) for t in self.inputs} if begins else set()
         self._floats_out = [i for i, t in enumerate(self.given) if is_float(t.dtype)]
-        self._heeds_training = any(map(heeds_training, nodes))
         self._steps = 0
         self._graphs: dict[bool, Any] = {}  # by whether it trains
         self._losses: dict[Any, Any] = {}  # graphs, by shapes of samples
@@ -76,19 +84,17 @@ class KerasStage(Stage):
             alias(variable, segment.of(parameters))
 
     def _compute(self, x: list, training: bool) -> list:
-        values = {id(t): a for t, a in zip(self.inputs, x, strict=True)}
-        for node in self.nodes:
-            compute(node, values, training)
-            if getattr(node.operation, "losses", None):
-                raise ValueError(
-                    f"layer '{node.operation.name}' calls add_loss, which parts of a model lose: "
-                    "make it part of the model's loss, or train without --pipeline and --shard"
-                )
-        return [tf.identity(values[id(t)]) for t in self.given]
+        y = self.computes(x, training=training)
+        if self.computes.losses:
+            name = next(layer.name for layer in self.computes.layers if layer.losses)
+            raise ValueError(
+                f"layer '{name}' calls add_loss, which parts of a model lose: make it part of the "
+                "model's loss, or train without --pipeline and --shard"
+            )
+        return [tf.identity(one) for one in (y if isinstance(y, list | tuple) else [y])]
 
     def _graph(self, x: list, training: bool = False) -> list:
         """`_compute`, as a graph that is made once."""
-        training = training and self._heeds_training
         if training not in self._graphs:
 
             def stage(x: list) -> list:
@@ -102,18 +108,18 @@ class KerasStage(Stage):
 
     def _check_variables(self, used: Iterable[Any]) -> None:
         # (Weights of frozen layers are in no vector, and so are always there.)
-        others = {id(v.value) for v in self.model.trainable_weights}
+        others = {id(v.value) for v in self.whole.trainable_weights}
         others -= {id(w) for w in self._weights}
         for one in used:
             if id(one) in others:
                 raise ValueError(
-                    f"weights '{one.name}' are used by a layer that does not have them, after "
-                    f"'{self.nodes[0].operation.name}': make them weights of that layer"
+                    f"weights '{one.name}' are used by a layer that does not have them, among "
+                    f"{', '.join(self.names)}: make them weights of that layer"
                 )
 
     @cached_property
     def _passes(self) -> Passes | None:
-        """Both passes as graphs; None if the stage needs a tape."""
+        """The passes as graphs; None if the stage needs a tape."""
         if not self._weights:
             return None
         made = passes_of(
@@ -122,6 +128,7 @@ class KerasStage(Stage):
             specs(self.given),
             self._floats_in,
             self._weights,
+            self.apart,
         )
         if made is not None:
             self._check_variables(made.variables)
@@ -132,8 +139,6 @@ class KerasStage(Stage):
         x = [tf.constant(np.asarray(a, t.dtype)) for a, t in zip(x, self.inputs, strict=True)]
         if not at.training:
             y, saved = self._graph(x), None
-        elif self.apart:
-            y, saved = self._forward_by_node(x)
         elif self._passes is not None:
             y, saved = self._passes.forward(x)
         else:
@@ -162,77 +167,38 @@ class KerasStage(Stage):
     @by_its_cause()
     def backward_inputs(self, saved, gy):
         gy = [tf.constant(g) for g in gy]
-        if self.apart:
-            return self._backward_by_node(saved, gy)
-        count = len(self._floats_in)
         if self._passes is not None:
-            found = self._passes.backward(gy, saved)
-            return [np.asarray(g) for g in found[:count]], found[count:]
+            found, kept = self._passes.backward_inputs(gy, saved)
+            return [np.asarray(g) for g in found], kept
         tape, x, y = saved
         sources = [x[i] for i in self._floats_in]
         found = tape.gradient([y[i] for i in self._floats_out], [*sources, *self._weights], gy)
-        return [filled(g, a) for g, a in zip(found, sources, strict=False)], found[count:]
+        gx = found[: len(sources)]
+        gx = [
+            np.zeros_like(a) if g is None else np.asarray(g)
+            for g, a in zip(gx, sources, strict=True)
+        ]
+        return gx, found[len(sources) :]
 
     def backward_weights(self, saved, kept):
-        if not self.apart:
-            for gw, g in zip(self.gw, kept, strict=True):
-                if g is not None:
-                    gw += np.asarray(tf.convert_to_tensor(g)).reshape(gw.shape)
-            return
-        for own, (tape, _, y), gy in zip(self._of_node, saved[0], kept, strict=True):
-            if own and gy is not None:
-                found = tape.gradient(y, [self._weights[i] for i in own], gy)
-                for i, g in zip(own, found, strict=True):
-                    if g is not None:  # embeddings have tf.IndexedSlices
-                        self.gw[i] += np.asarray(tf.convert_to_tensor(g)).reshape(self.gw[i].shape)
-
-    def _forward_by_node(self, x: list) -> tuple[list, Any]:
-        values = {id(t): a for t, a in zip(self.inputs, x, strict=True)}
-        tapes = []
-        for node in self.nodes:
-            sources = {
-                id(t): values[id(t)]
-                for t in node.input_tensors
-                if is_float(t.dtype) and id(t) not in self._not_needed
-            }
-            with tf.GradientTape(persistent=True) as tape:
-                tape.watch(list(sources.values()))
-                y = compute(node, values, training=True)
-            tapes.append((tape, sources, y))
-        return [values[id(t)] for t in self.given], (tapes, x)
-
-    def _backward_by_node(self, saved: Any, gy: list) -> tuple[Values, Any]:
-        """Gradients of inputs, node by node; keeps the gradient of what each node gives."""
-        g = {id(self.given[i]): a for i, a in zip(self._floats_out, gy, strict=True)}
-        tapes, x = saved
-        kept: list[Any] = []
-        for node, (tape, sources, y) in zip(reversed(self.nodes), reversed(tapes), strict=True):
-            arrived = [g.pop(id(t), None) for t in node.output_tensors]
-            if all(a is None for a in arrived):
-                kept.append(None)
-                continue
-            arrived = [filled(a, b, tf.zeros_like) for a, b in zip(arrived, y, strict=True)]
-            kept.append(arrived)
-            found = tape.gradient(y, list(sources.values()), arrived)
-            for name, more in zip(sources, found, strict=True):
-                if more is not None:
-                    g[name] = g[name] + more if name in g else more
-        gx = [filled(g.get(id(self.inputs[i])), x[i]) for i in self._floats_in]
-        return gx, kept[::-1]
+        found = kept if self._passes is None else self._passes.backward_weights(kept)
+        for gw, g in zip(self.gw, found, strict=True):
+            if g is not None:  # embeddings have tf.IndexedSlices
+                gw += np.asarray(tf.convert_to_tensor(g)).reshape(gw.shape)
 
     def _loss_and_gradient(self, y: Any, targets: Any) -> tuple[Any, Any]:
         """Mean loss, and the gradient of the sum over samples."""
         with tf.GradientTape() as tape:
             tape.watch(y)
-            loss = self.model.compute_loss(x=None, y=targets, y_pred=y, training=True)
+            loss = self.whole.compute_loss(x=None, y=targets, y_pred=y, training=True)
         return loss, tape.gradient(loss, y) * tf.cast(tf.shape(y)[0], y.dtype)
 
     def loss(self, y, targets):
         targets = np.asarray(targets)
-        if not self.model._compile_loss.built:  # Keras makes variables for it, not in a graph
-            self.model.compute_loss(x=None, y=tf.constant(targets), y_pred=tf.constant(y[0]))
         key = y[0].shape[1:], targets.shape[1:], targets.dtype
         if key not in self._losses:
+            # Keras makes variables for the first loss, which a graph can't
+            self.whole.compute_loss(x=None, y=tf.constant(targets), y_pred=tf.constant(y[0]))
             given = (tf.TensorSpec((None, *a.shape[1:]), a.dtype) for a in (y[0], targets))
             graph = as_graph(self._loss_and_gradient)
             self._losses[key] = called(graph.get_concrete_function(*given))
@@ -249,19 +215,6 @@ class KerasStage(Stage):
 def specs(tensors: Sequence[Any]) -> list[Any]:
     """What TensorFlow is told of these tensors of a Keras graph."""
     return [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
-
-
-def heeds_training(node: Any) -> bool:
-    """Whether a node's layer, or one inside it, may compute something else in training."""
-    layers = getattr(node.operation, "_flatten_layers", list)()
-    return any(getattr(layer, "_call_has_training_arg", False) for layer in layers)
-
-
-def filled(g: Any, like: Any, zeros: Any = np.zeros_like) -> Any:
-    """A gradient, or zeros where there is none, as an array if `zeros` makes arrays."""
-    if g is None:
-        return zeros(like)
-    return np.asarray(g) if zeros is np.zeros_like else g
 
 
 def right(y: np.ndarray, targets: np.ndarray) -> float:

@@ -1,11 +1,10 @@
 """`KerasParts`: a Keras model of layers that can be cut into stages, computed by TensorFlow.
 
-A functional or sequential model is a graph of nodes, each a layer or operation with tensors that it
-takes and gives. A cut divides the nodes, in an order in which they can be computed; what goes over
-a boundary are all tensors that nodes before it give and nodes after it take.
+A functional or sequential model is a graph of calls (keras_graph.py). A cut divides them; what goes
+over a boundary are all tensors that calls before it give and calls after it take.
 
-What computes the nodes between two cuts: keras_stage.py.
-What is refused by name: keras_stage_rules.py.
+What computes the calls between two cuts: keras_stage.py.
+What is refused by name: keras_checks.py.
 """
 
 from __future__ import annotations
@@ -17,19 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.model_parallel.keras_graph import crossing, graph_of, in_order, seconds_of
-from tutorial_dl.model_parallel.keras_stage import KerasStage
-from tutorial_dl.model_parallel.keras_stage_rules import accuracy, check
+from tutorial_dl.model_parallel.keras_checks import accuracy, check_stages
+from tutorial_dl.model_parallel.keras_graph import Graph
+from tutorial_dl.model_parallel.keras_stage import KerasStage, forget
 from tutorial_dl.model_parallel.stages import Boundary, Parts
 from tutorial_dl.replica.base import Batch, CompiledOptimizer, Segment, written
 from tutorial_dl.replica.keras.replica import KerasReplica
 from tutorial_dl.replica.keras.saving import trained_by
-from tutorial_dl.replica.keras.weights import alias
 from tutorial_dl.tensorflow_chatter import quiet
 
 
 class KerasParts(Parts):
-    """The nodes of a Keras model's graph.
+    """The calls of a Keras model.
 
     Args:
         replica: The model.
@@ -43,56 +41,53 @@ class KerasParts(Parts):
     def __init__(self, replica: KerasReplica, what: str = "a pipeline") -> None:
         self.replica, self.model, self.what = replica, replica.model, what
         self.made: list[KerasStage] = []  # this rank's stages
-        check(replica, what, in_pieces=what == "a pipeline")
+        check_stages(replica, what, in_pieces=what == "a pipeline")
         self.segments, self.dtype = replica.segments, replica.dtype
-        self.graph = graph_of(self.model)
-        variables = self.model.trainable_weights
-        self._number = {id(v): i for i, v in enumerate(variables)}
-        self.nodes = in_order(self.graph, variables)
+        self.graph = Graph(self.model)
+        self._number = {id(v): i for i, v in enumerate(self.model.trainable_weights)}
         # As the user knows them: a layer may stand for another one.
-        self.names = [getattr(n.operation, "stands_for", n.operation.name) for n in self.nodes]
+        operations = [call.operation for call in self.graph.calls]
+        self.names = [getattr(one, "stands_for", one.name) for one in operations]
         self.metrics = ("loss", "accuracy") if accuracy(self.model) else ("loss",)
         self._starts = self._weights()
 
-    def _own(self, node: Any) -> list[int]:
-        """The numbers of a node's trainable weights."""
-        found = getattr(node.operation, "trainable_weights", [])
+    def _own(self, call: Any) -> list[int]:
+        """The numbers of a call's trainable weights."""
+        found = getattr(call.operation, "trainable_weights", [])
         return sorted(self._number[id(v)] for v in found)
 
     def _weights(self) -> list[int]:
-        """Where the weights of each node begin in the vectors, and where the last ones end."""
+        """Where the weights of each call begin in the vectors, and where the last ones end."""
         starts, seen = [], -1
         users: dict[int, str] = {}
         ends = [*(s.offset for s in self.segments), self.replica.parameters.size]
-        for node in self.nodes:
+        for call in self.graph.calls:
             starts.append(ends[seen + 1])
-            for number in self._own(node):
+            for number in self._own(call):
                 if number in users or number != seen + 1:
                     name = self.segments[number].name
                     raise ValueError(
                         f"weights '{name}' are used by layers '{users.get(number, '?')}' and "
-                        f"'{node.operation.name}': {self.what} needs layers with weights of their "
+                        f"'{call.operation.name}': {self.what} needs layers with weights of their "
                         "own, in their order"
                     )
-                users[number], seen = node.operation.name, number
+                users[number], seen = call.operation.name, number
         return [*starts, ends[-1]]
 
     def weights_before(self, layer):
         return self._starts[layer]
 
-    def crossing(self, place: int) -> list[Any]:
-        return crossing(self.graph, self.nodes, place)
-
     def outputs(self, x, places):
-        return [[Boundary(tuple(t.shape[1:]), t.dtype) for t in self.crossing(i)] for i in places]
+        cuts = [self.graph.crossing(place) for place in places]
+        return [[Boundary(tuple(t.shape[1:]), t.dtype) for t in cut] for cut in cuts]
 
     def stage(self, first, last):
         begin, end = self._starts[first], self._starts[last]
-        numbers = [i for node in self.nodes[first:last] for i in self._own(node)]
+        numbers = [i for call in self.graph.calls[first:last] for i in self._own(call)]
         own = [self.segments[i] for i in numbers]
         made = KerasStage(
-            self.nodes[first:last],
-            (self.crossing(first), self.crossing(last)),
+            self.names[first:last],
+            self.graph.between(first, last),
             tuple(Segment(s.name, s.offset - begin, s.shape) for s in own),
             end - begin,
             [self.model.trainable_weights[i] for i in numbers],
@@ -104,7 +99,7 @@ class KerasParts(Parts):
         return made
 
     def costs(self, x):
-        return seconds_of(self.graph, self.nodes, x)
+        return self.graph.seconds(x)
 
     def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         return self.replica.own_optimizer(given)
@@ -114,24 +109,18 @@ class KerasParts(Parts):
             self.replica.check_part(batch)
 
     def forget(self, stages):
-        self._nothing = np.zeros(max(s.size for s in self.segments) + 64, self.dtype)
         self.replica.parameters = self.replica.gradient = np.zeros(0, self.dtype)
         self._leave_others()
 
     def _leave_others(self) -> None:
-        """Weights of other ranks' stages get memory that is never written, so takes no room."""
-        start = -self._nothing.ctypes.data % 64 // self.dtype.itemsize
         mine = {id(v) for stage in self.made for v in stage.variables}
-        for segment, variable in zip(self.segments, self.model.trainable_weights, strict=True):
-            if id(variable) not in mine:
-                view = self._nothing[start : start + segment.size].reshape(segment.shape)
-                alias(variable, view)
+        forget([v for v in self.model.trainable_weights if id(v) not in mine])
 
     def save(self, path: Path | str, parameters: np.ndarray, *trained: Any) -> None:
         given = trained[0] if trained else None
-        if hasattr(self.replica, "save_whole"):  # layers or sequences are cut, too
+        if hasattr(self.replica, "whole"):  # layers or sequences are cut, too
             try:
-                self.replica.save_whole(path, parameters, given)
+                self.replica.save(path, given, parameters=parameters)
             finally:
                 self._hold_again()
             return

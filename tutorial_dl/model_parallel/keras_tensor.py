@@ -1,48 +1,47 @@
-"""`cut`: from a Keras model to the model of one rank, cut by columns, rows and heads.
+"""`Cut`: from a Keras model to the model of one rank, cut by columns, rows and heads.
 
-The cut follows the model's graph. Each tensor is whole, that is the same on all ranks, or split:
-each rank has a slice of its last axis. A layer by columns makes a split tensor of a whole one, a
-layer by rows a whole one of a split one. In between, only what computes slice by slice may lie.
+Keras's `clone_model` calls the layers of the model once more (keras_graph.py); where a layer is
+cut, a smaller one is called. Each tensor is whole, that is the same on all ranks, or split: each
+rank has a slice of its last axis. A layer by columns makes a split tensor of a whole one, a layer
+by rows a whole one of a split one. In between, only what computes slice by slice may lie.
 
-    whole -> Enter -> columns -> split -> gelu -> split -> rows -> Leave -> whole
+    whole -> f -> columns -> split -> gelu -> split -> rows -> g -> whole
 
-Layers that are not cut are the model's own, in both models.
+In the sequence-parallel form (keras_sequence.py) there is a third one, a part of each sequence:
+
+    x -> divide -> norm, sum, dropout -> f -> attention, a pair -> g -> part
+
+f, g and `divide` are Exchanges (keras_layers.py). Layers that are not cut are the model's own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from numba_kernels.team.collectives import Collectives
-from tutorial_dl.model_parallel import keras_rules
-from tutorial_dl.model_parallel.keras_graph import graph_of, in_order
-from tutorial_dl.model_parallel.keras_stage import is_float
-from tutorial_dl.model_parallel.keras_tensor_layers import (
-    Enter,
+from tutorial_dl.model_parallel import keras_context_rules, keras_rules
+from tutorial_dl.model_parallel.keras_checks import check_model, check_own_methods
+from tutorial_dl.model_parallel.keras_graph import Call, Graph, Names, filled, tensors_of
+from tutorial_dl.model_parallel.keras_layers import (
+    Exchange,
     Heads,
     Leave,
     PartOfDropout,
     Rows,
     Sums,
 )
-from tutorial_dl.replica.holding import ALL
+from tutorial_dl.model_parallel.keras_sequence import SequencePlan, is_dropout, not_convolving
+from tutorial_dl.model_parallel.keras_stage import is_float
+from tutorial_dl.replica.base import Segment
+from tutorial_dl.replica.holding import ALL, Part
 from tutorial_dl.replica.keras.graphs import keras
-from tutorial_dl.replica.keras.losses import why_masked
-from tutorial_dl.replica.keras.own_step import has_own_step
 
 # Initializers of the slices, whose weights are then copied; a user's own could not be made again
 FRESH = {"kernel_initializer": "zeros", "bias_initializer": "zeros"}
-
-
-class Piece(NamedTuple):
-    """Where a weight of this rank lies in the whole model."""
-
-    whole: int  # the number of the array there
-    index: tuple  # array[index] is this rank's
-    alike: bool  # whether all ranks have it
-    partial: bool = False  # whether each then has a term of its gradient, which they must add up
 
 
 class Cut:
@@ -53,90 +52,176 @@ class Cut:
         team: The ranks that compute each batch together, T.
         rules: Pattern of layers' names -> "columns", "rows", "heads" or "replicate". The first that
             matches counts; layers without a rule are whole on all ranks. None: `keras_rules.found`.
+        sequence: Whether ranks have parts of sequences between the layers that are cut. If they do
+            not divide the positions, parts differ by one.
 
     Attributes:
         local: The model of this rank, compiled as `model` is. It shares with it the layers that are
             not cut.
-        pieces: Of each of its trainable weights, in order: its place in the whole model's.
         rules: The table by which it is cut.
+        sums: Counts what ranks send.
 
     Raises:
         ValueError: If the model can't be cut so, with the layer's name.
     """
 
     def __init__(
-        self, model: Any, team: Collectives, rules: Mapping[str, str] | None = None
-    ) -> None:
-        check_model(model, mixed=True)
+        self, model: Any, team: Collectives, rules: Mapping[str, str] | None = None,
+        sequence: bool = False,
+    ) -> None:  # fmt: skip
+        check_model(model, "tensor parallelism", mixed=True)
+        check_own_methods(model, "tensor parallelism")
         self.model, self.team, self.sums = model, team, Sums(team)
-        self.graph = graph_of(model)
-        self.nodes = in_order(self.graph, model.trainable_weights)
-        self.rules = keras_rules.found(model, self.nodes) if rules is None else dict(rules)
-        with_weights = [n.operation for n in self.nodes if getattr(n.operation, "weights", None)]
-        keras_rules.check_rules(model, self.rules, {layer.name for layer in with_weights})
-        self.values = {id(t): t for t in self.graph.inputs}
-        self.split: dict[int, str] = {}  # tensors that are split: by which layer
-        self.entered: dict[int, Any] = {}  # what Enter makes of a tensor
-        self._names: list[str] = []
-        self._dropouts: list[Any] = []
-        self._made: dict[int, tuple[int, tuple, bool]] = {}  # local weight -> whole, index, alike
+        self.graph = Graph(model)
+        calls = self.graph.calls
+        self.rules = keras_rules.found(self.graph) if rules is None else dict(rules)
+        named = {c.operation.name for c in calls if getattr(c.operation, "weights", None)}
+        keras_rules.check_rules(model, self.rules, named)
         self._number = {id(v): i for i, v in enumerate(model.trainable_weights)}
+        self._split: dict[int, str] = {}  # tensors of this rank that are split: by which layer
+        self._parts: dict[int, int] = {}  # ... and of which ranks have parts: all positions
+        self._other: dict[tuple[int, str], Any] = {}  # tensors in another form
+        self._kept: list[Any] = []  # so that no tensor gets the id of another
+        self._names = Names()
+        self._cut: set[str] = set()  # names of layers
+        self._made: dict[int, tuple[int, tuple, bool]] = {}  # local weight -> whole, index, alike
         self._partial: set[int] = set()  # local weights whose gradients ranks must add up
-        self._prepare()
-        for node in self.nodes:
-            self._compute(node)
-        for t in self.graph.outputs:
-            if id(t) in self.split:
+        self.plan = SequencePlan(self) if sequence else None
+        self.local = compiled_as(model, self.graph.rebuilt(self._call, self._end))
+        self._check_once()
+
+    def _check_once(self) -> None:
+        for number, times in Counter(one[0] for one in map(self._place, self.weights)).items():
+            if times > 1:
                 raise ValueError(
-                    f"layer '{self.split[id(t)]}' is cut by columns: it needs one by rows behind it"
-                )
-        self.local = self._model()
-        self.pieces = [self._piece(v) for v in self.local.trainable_weights]
-        for number, times in Counter(piece.whole for piece in self.pieces).items():
-            if number is not None and times > 1:
-                raise ValueError(
-                    f"weights '{model.trainable_weights[number].path}' are used by a layer that is "
-                    "cut and by another one: use the rule 'replicate' for the first"
+                    f"weights '{self.model.trainable_weights[number].path}' are used by a layer "
+                    "that is cut and by another one: use the rule 'replicate' for the first"
                 )
 
-    def _prepare(self) -> None:
-        """Called before the first node is computed."""
+    @property
+    def weights(self) -> list[Any]:
+        return self.local.trainable_weights
 
-    def _piece(self, variable: Any) -> Piece:
-        whole = self._number.get(id(variable)), ALL, True
-        return Piece(*self._made.get(id(variable), whole), id(variable) in self._partial)
+    def _place(self, variable: Any) -> tuple[int, tuple, bool]:
+        """The number of the whole model's array, what of it lies here, and whether on all ranks."""
+        return self._made.get(id(variable)) or (self._number[id(variable)], ALL, True)
 
-    def whole(self, t: Any) -> Any:
-        """What this rank computes of a tensor of the whole model, the same on all ranks."""
-        return self.values[id(t)]
+    def parts(self, here: Sequence[Segment], there: Sequence[Segment]) -> list[Part]:
+        """Where the weights of `local`, with these segments, lie in the whole model's."""
+        places = zip(here, map(self._place, self.weights), strict=True)
+        return [Part(one, there[number], index, alike) for one, (number, index, alike) in places]
 
-    def _model(self) -> Any:
-        """The model of the tensors that were computed, compiled as the whole one is."""
-        if hasattr(self.model, "_inputs_struct"):
-            structs = self.model._inputs_struct, self.model._outputs_struct
-        else:  # a Sequential
-            structs = self.graph.inputs[0], self.graph.outputs[0]
-        inputs, outputs = (keras.tree.map_structure(self.whole, one) for one in structs)
-        return compiled_as(self.model, keras.Model(inputs, outputs, name=self.model.name))
+    def partial(self, here: Sequence[Segment]) -> list[Segment]:
+        """The segments of which each rank has a term of the gradient, which they must add up."""
+        return [s for s, v in zip(here, self.weights, strict=True) if id(v) in self._partial]
 
-    def kind(self, node: Any) -> str:
-        """How the layer of a node is cut."""
-        layer = node.operation
+    def kind(self, call: Call) -> str:
+        """How the layer of a call is cut."""
+        layer = call.operation
         if isinstance(layer, keras.Layer) and layer.weights:
             return keras_rules.kind_of(layer.name, self.rules)
         return "replicate"
 
-    def _compute(self, node: Any) -> None:
-        layer, kind = node.operation, self.kind(node)
-        split = [self.split[id(t)] for t in node.input_tensors if id(t) in self.split]
-        if kind == "replicate":
-            self._whole_or_split(node, split)
-            return
-        if self._names.count(layer.name):
+    # Forms of tensors
+
+    def _exchanged(self, t: Any, suffix: str, forward: str, backward: str) -> Any:
+        """A tensor in another form; each is computed once."""
+        if (id(t), suffix) not in self._other:
+            how = {"dtype": t.dtype} if is_float(t.dtype) else {}  # it casts nothing
+            length = 0 if forward == "same" else self._parts.get(id(t), t.shape[1])
+            exchange = Exchange(
+                self._names.of(t, suffix), self.sums, forward, backward, length, **how
+            )
+            self._other[id(t), suffix] = exchange(t)
+        return self._other[id(t), suffix]
+
+    def _whole(self, t: Any) -> Any:
+        return self._exchanged(t, "join", "gather", "take") if id(t) in self._parts else t
+
+    def _part(self, t: Any) -> Any:
+        return t if id(t) in self._parts else self._exchanged(t, "divide", "take", "gather")
+
+    def _entering(self, t: Any) -> Any:
+        """What a layer that is cut takes of a tensor."""
+        if not is_float(t.dtype):
+            return self._whole(t)
+        if id(t) in self._parts and self._from_parts:
+            return self._exchanged(t, "enter_from_part", "gather", "sum_part")
+        return self._exchanged(self._whole(t), "enter", "same", "sum")
+
+    def _end(self, t: Any) -> Any:
+        """An output of the model."""
+        if id(t) in self._split:
+            raise ValueError(
+                f"layer '{self._split[id(t)]}' is cut by columns: it needs one by rows behind it"
+            )
+        return self._whole(t)
+
+    # Calls
+
+    def _call(self, call: Call, args: tuple, kwargs: dict) -> Any:
+        given, layer = (args, kwargs), call.operation
+        tensors = tensors_of(given)
+        split = [self._split[id(t)] for t in tensors if id(t) in self._split]
+        kind = self.kind(call)
+        if kind != "replicate":
+            found = self._of_cut(call, kind, given, split)
+        elif split:
+            found = self._of_slices(call, given, split, tensors)
+        elif self.plan and id(call) in self.plan.on:
+            found = self._of_parts(call, given, tensors)
+        else:
+            args, kwargs = filled(given, self._whole)
+            found = layer(*args, **kwargs)
+        outputs = keras.tree.flatten(found)
+        self._kept += outputs
+        for t, before in zip(outputs, call.output_tensors, strict=True):
+            if kind == "columns" or (kind == "replicate" and split):
+                self._split[id(t)] = split[0] if split else layer.name
+            if self.plan and id(call) in self.plan.gives | self.plan.on:
+                self._parts[id(t)] = before.shape[1]
+        return found
+
+    def _refuse_behind(self, name: str, first: str) -> None:
+        raise ValueError(
+            f"layer '{name}' lies behind '{first}', which is cut by columns: only functions of "
+            "single numbers and dropout may, up to a layer that is cut by rows"
+        )
+
+    def _of_slices(self, call: Call, given: Any, split: list[str], inputs: list) -> Any:
+        """What computes a slice of its output from the same slices of its inputs."""
+        operation, (args, kwargs) = call.operation, given
+        if len(split) < len(inputs) or not keras_rules.carries(call):
+            self._refuse_behind(operation.name, split[0])
+        if isinstance(operation, keras.layers.Dropout) and operation.rate:
+            n = inputs[0].shape[-1]
+            mine = np.arange(self.team.rank * n, (self.team.rank + 1) * n)
+            how = {"dtype": operation.dtype_policy}
+            name = self._names.of(operation, "part")
+            operation = PartOfDropout(name, operation, -1, n * self.team.size, mine, **how)
+        return operation(*args, **kwargs)
+
+    def _of_parts(self, call: Call, given: Any, inputs: list) -> Any:
+        """What computes each position by itself, for this rank's positions."""
+        layer, length = call.operation, call.output_tensors[0].shape[1]
+        mine = self.sums.reductions.places(length).of(self.team.rank)
+        self._partial |= {id(v) for v in getattr(layer, "trainable_weights", [])}
+        if is_dropout(layer):
+            how = {"dtype": layer.dtype_policy}
+            name = self._names.of(layer, "part")
+            return PartOfDropout(name, layer, 1, length, mine, **how)(self._part(inputs[0]))
+        args, kwargs = filled(
+            keras_context_rules.part_of_constants(call, given, length, mine), self._part
+        )
+        return layer(*args, **kwargs)
+
+    def _of_cut(self, call: Call, kind: str, given: Any, split: list[str]) -> Any:
+        layer = call.operation
+        if layer.name in self._cut:
             raise ValueError(
                 f"layer '{layer.name}' occurs twice; layers that share weights can't be cut"
             )
-        self._names.append(layer.name)
+        self._cut.add(layer.name)
         share = keras_rules.check_layer(layer, kind, self.team.size)
         embedding = isinstance(layer, keras.layers.Embedding)
         if kind == "rows" and not split and not embedding:
@@ -146,119 +231,78 @@ class Cut:
             )
         if split and (kind != "rows" or embedding):
             self._refuse_behind(layer.name, split[0])
-        if kind == "columns":
-            self._columns(node, share)
-        elif embedding:
-            self._embedding(node, share)
-        elif kind == "rows":
-            self._rows(node, share)
-        else:
-            self._heads(node, share)
+        self._from_parts = not_convolving(call)
+        enters = kind in ("columns", "heads")
+        args, kwargs = filled(given, self._entering if enters else self._whole)
+        of = self._embedding if embedding else getattr(self, f"_{kind}")
+        mine, leave = of(layer, share, call)
+        found = mine(*args, **kwargs)
+        for variable, whole, axis in self._arrays(layer, mine, kind):
+            self._note(variable, whole, axis, share)
+        if leave is None:
+            return found
+        found = leave(found)
+        if leave.bias is not None:
+            bias = (layer.output_dense if kind == "heads" else layer).bias
+            self._note(leave.bias, bias, None)
+            if id(call) in (self.plan.gives if self.plan else ()):
+                self._partial.add(id(leave.bias))
+        return found
 
-    def _refuse_behind(self, name: str, first: str) -> None:
-        raise ValueError(
-            f"layer '{name}' lies behind '{first}', which is cut by columns: only functions of "
-            "single numbers and dropout may, up to a layer that is cut by rows"
-        )
-
-    def _whole_or_split(self, node: Any, split: list[str]) -> None:
-        operation = node.operation
-        if split:
-            if len(split) < len(node.input_tensors) or not keras_rules.carries(node):
-                self._refuse_behind(operation.name, split[0])
-            if isinstance(operation, keras.layers.Dropout) and operation.rate:
-                again = sum(id(operation) == id(one) for one in self._dropouts)
-                self._dropouts.append(operation)
-                name = f"{operation.name}_part" + f"_{again + 1}" * (again > 0)
-                operation = PartOfDropout(name, operation, self.team, dtype=operation.dtype_policy)
-        self._apply(node, operation, self.values)
-        if split:
-            self.split |= dict.fromkeys(map(id, node.output_tensors), split[0])
-
-    def _apply(self, node: Any, operation: Any, values: dict[int, Any], after: Any = None) -> None:
-        """Compute a node by another operation, and note what it gives, after one more layer."""
-        args, kwargs = node.arguments.fill_in(values)
-        outputs = keras.tree.flatten(operation(*args, **kwargs))
-        if after is not None:
-            outputs = [after(one) for one in outputs]
-        self.values |= dict(zip(map(id, node.output_tensors), outputs, strict=True))
-
-    def _enter(self, node: Any) -> dict[int, Any]:
-        """The values that a layer is to take: numbers of its inputs go through Enter, once each."""
-        values = dict(self.values)
-        for t in node.input_tensors:
-            if is_float(t.dtype):
-                if id(t) not in self.entered:
-                    name = f"{node.operation.name}_enter"
-                    name += "" if t is node.input_tensors[0] else f"_{len(self.entered)}"
-                    enter = Enter(name, self.sums, dtype=t.dtype)  # it casts nothing
-                    self.entered[id(t)] = enter(self.values[id(t)])
-                values[id(t)] = self.entered[id(t)]
-        return values
-
-    def _of(self, axis: int, dimensions: int, share: int) -> tuple:
-        """The index of this rank's slice of an axis."""
-        first = self.team.rank * share
-        index = [slice(None)] * dimensions
-        index[axis] = slice(first, first + share)
-        return tuple(index)
-
-    def _note(self, variable: Any, whole: Any, axis: int | None, share: int = 0) -> None:
-        index = ALL if axis is None else self._of(axis, len(whole.shape), share)
-        if tuple(variable.shape) != tuple(len_of(index, whole.shape)):
-            raise AssertionError(f"{whole.path}: {whole.shape}, its slice {variable.shape}")
-        self._made[id(variable)] = self._number[id(whole)], index, axis is None
-
-    def _columns(self, node: Any, share: int) -> None:
-        layer = node.operation
-        size = "units" if isinstance(layer, keras.layers.Dense) else "filters"
-        mine = type(layer).from_config(layer.get_config() | FRESH | {size: share})
-        self._apply(node, mine, self._enter(node))
-        self.split |= dict.fromkeys(map(id, node.output_tensors), layer.name)
-        self._note(mine.kernel, layer.kernel, -1, share)
-        if layer.use_bias:
-            self._note(mine.bias, layer.bias, 0, share)
-
-    def _rows(self, node: Any, share: int) -> None:
-        layer = node.operation
-        own = {"use_bias": False, "activation": None}
-        mine = type(layer).from_config(layer.get_config() | FRESH | own)
-        leave = self._leave(node, layer.bias if layer.use_bias else None, layer.activation)
-        self._apply(node, mine, self.values, leave)
-        self._note(mine.kernel, layer.kernel, -2, share)
-        if layer.use_bias:
-            self._note(leave.bias, layer.bias, None)
-
-    def _leave(self, node: Any, bias: Any, activation: Any = None) -> Leave:
+    def _leave(self, call: Call, bias: Any, activation: Any = None) -> Leave:
+        layer, (t, *_) = call.operation, call.output_tensors
+        length = t.shape[1] if self.plan and id(call) in self.plan.gives else 0
         size = None if bias is None else bias.shape[0]
-        layer = node.operation
-        how = {"activation": activation, "dtype": layer.dtype_policy}
+        how = {"activation": activation, "length": length, "dtype": layer.dtype_policy}
         return Leave(f"{layer.name}_leave", self.sums, size, **how)
 
-    def _embedding(self, node: Any, share: int) -> None:
-        layer = node.operation
-        place = self.team.rank * share, share, layer.input_dim, layer.output_dim
-        mine = Rows(layer.name, *place, dtype=layer.dtype_policy)
-        self._apply(node, mine, self.values, self._leave(node, None))
-        self._note(mine.table, layer.embeddings, 0, share)
+    def _columns(self, layer: Any, share: int, call: Call) -> tuple[Any, None]:
+        size = "units" if isinstance(layer, keras.layers.Dense) else "filters"
+        return type(layer).from_config(layer.get_config() | FRESH | {size: share}), None
 
-    def _heads(self, node: Any, share: int) -> None:
-        layer = node.operation
-        if len(node.output_tensors) > 1:
+    def _rows(self, layer: Any, share: int, call: Call) -> tuple[Any, Leave]:
+        own = {"use_bias": False, "activation": None}
+        leave = self._leave(call, layer.bias if layer.use_bias else None, layer.activation)
+        return type(layer).from_config(layer.get_config() | FRESH | own), leave
+
+    def _embedding(self, layer: Any, share: int, call: Call) -> tuple[Any, Leave]:
+        place = self.team.rank * share, share, layer.input_dim, layer.output_dim
+        return Rows(layer.name, *place, dtype=layer.dtype_policy), self._leave(call, None)
+
+    def _heads(self, layer: Any, share: int, call: Call) -> tuple[Any, Leave]:
+        if len(call.output_tensors) > 1:
             raise ValueError(
                 f"layer '{layer.name}', cut by heads, returns its scores: leave it out"
             )
         mine = Heads.from_config(layer.get_config() | FRESH | {"num_heads": share})
-        bias = layer.output_dense.bias if layer.use_bias else None
-        leave = self._leave(node, bias)
-        self._apply(node, mine, self._enter(node), leave)
+        return mine, self._leave(call, layer.output_dense.bias if layer.use_bias else None)
+
+    def _arrays(self, layer: Any, mine: Any, kind: str) -> list[tuple[Any, Any, int]]:
+        """The weights here, those of the whole layer, and the axis along which they are cut."""
+        if isinstance(mine, Rows):
+            return [(mine.table, layer.embeddings, 0)]
+        if kind == "rows":
+            return [(mine.kernel, layer.kernel, -2)]
+        if kind == "columns":
+            found = [(mine.kernel, layer.kernel, -1)]
+            return found + ([(mine.bias, layer.bias, 0)] if layer.use_bias else [])
+        found = [(mine.output_dense.kernel, layer.output_dense.kernel, 0)]
         for name in ("query_dense", "key_dense", "value_dense"):
-            self._note(getattr(mine, name).kernel, getattr(layer, name).kernel, -2, share)
-            if layer.use_bias:
-                self._note(getattr(mine, name).bias, getattr(layer, name).bias, 0, share)
-        self._note(mine.output_dense.kernel, layer.output_dense.kernel, 0, share)
-        if bias is not None:
-            self._note(leave.bias, bias, None)
+            here, there = getattr(mine, name), getattr(layer, name)
+            found.append((here.kernel, there.kernel, -2))
+            found += [(here.bias, there.bias, 0)] if layer.use_bias else []
+        return found
+
+    def _note(self, variable: Any, whole: Any, axis: int | None, share: int = 0) -> None:
+        index = ALL
+        if axis is not None:
+            index, first = [slice(None)] * len(whole.shape), self.team.rank * share
+            index[axis] = slice(first, first + share)
+            index = tuple(index)
+        shape = np.broadcast_to(0, tuple(whole.shape))[index].shape
+        if tuple(variable.shape) != shape:
+            raise AssertionError(f"{whole.path}: {whole.shape}, its slice {variable.shape}")
+        self._made[id(variable)] = self._number[id(whole)], index, axis is None
 
 
 def compiled_as(model: Any, local: Any) -> Any:
@@ -269,37 +313,3 @@ def compiled_as(model: Any, local: Any) -> Any:
     if hasattr(model, "strategy_chooses"):
         local.strategy_chooses = model.strategy_chooses
     return local
-
-
-def len_of(index: tuple, shape: tuple) -> list[int]:
-    """The shape of array[index], for an array of this shape."""
-    if index == ALL:
-        return list(shape)
-    return [len(range(*one.indices(n))) for one, n in zip(index, shape, strict=True)]
-
-
-def check_model(model: Any, way: str = "tensor parallelism", mixed: bool = False) -> None:
-    """Raise ValueError, with the layer's name, if ranks can't compute a model exactly together.
-
-    `mixed`: layers may compute in half precision.
-    """
-
-    def refuse(what: str, instead: str) -> None:
-        raise ValueError(f"{way} can't compute {what}: {instead}")
-
-    if not getattr(model, "inputs", None) or has_own_step(model):
-        refuse(f"model '{model.name}'", "it takes a functional or sequential one")
-    plain = keras.Sequential if isinstance(model, keras.Sequential) else type(graph_of(model))
-    for name in ("call", "compute_loss", "compute_metrics", "test_step"):
-        if getattr(type(model), name) is not getattr(plain, name):
-            refuse(f"model '{model.name}'", f"its class has a {name} of its own")
-    if words := why_masked(model):
-        refuse(*words)
-    for layer in model._flatten_layers():
-        if layer.compute_dtype != layer.variable_dtype and not mixed:
-            refuse(
-                f"layer '{layer.name}'",
-                f"it computes in {layer.compute_dtype}, its weights are {layer.variable_dtype}",
-            )
-        if getattr(layer, "stateful", False):
-            refuse(f"layer '{layer.name}'", "it keeps states from batch to batch")

@@ -44,8 +44,8 @@ class PipelinedReplica(Replica):
 
     Args:
         replica: The whole model, the same on every rank: a LayeredReplica, or a KerasReplica; or a
-            KerasTensorReplica, ContextReplica or KerasContextReplica of the same grid. Only this
-            rank's part of it is kept.
+            KerasTensorReplica or KerasContextReplica of the same grid. Only this rank's part of it
+            is kept.
         grid: The ranks; those of `grid.context`, if they are several, have parts of each sequence.
         schedule: A Schedule, or one of the names in `schedules.SCHEDULES`.
         micro_batches: In how many parts a batch is computed, for a named schedule; None: twice the
@@ -84,8 +84,6 @@ class PipelinedReplica(Replica):
         self.grid, self.parts = grid, parts_of(replica)
         self.dtype, self._given = self.parts.dtype, replica
         self.sequences = getattr(replica, "sequences", None)
-        if self.sequences is not None:
-            sample = replica.part_of_inputs(sample)
         if layers is not None:
             self.places = cut_at(self.parts, schedule.stages, list(layers))
         else:
@@ -198,8 +196,6 @@ class PipelinedReplica(Replica):
 
     def predict(self, x: Any) -> np.ndarray:
         """The model's outputs, at all positions, on every rank that computes them. Collective."""
-        if self.sequences is not None:
-            x = self._given.part_of_inputs(x)
         found = self.pipeline.predict(x)
         last = self.grid.pipe.size - 1
         shape = np.zeros(8, np.int64)
@@ -253,7 +249,7 @@ def check_sequences(replica: Replica, grid: Grid) -> None:
     if parts > 1 and not divided:
         raise ValueError(
             f"{parts} ranks of this grid share each sequence, but a {type(replica).__name__} takes "
-            "whole ones: give the pipeline a ContextReplica or KerasContextReplica of this grid"
+            "whole ones: give the pipeline a KerasContextReplica of this grid"
         )
 
 

@@ -12,33 +12,22 @@ from tutorial_dl.model_parallel.positions import Positions
 
 
 class Sequences:
-    """The part of one rank, of sequences whose length may differ from batch to batch.
+    """The part of one rank, of sequences of `length` positions.
 
     Args:
         team: The ranks that share each sequence, C.
         causal: Whether some attention is causal. The order is then "zigzag", else "in order"; it is
             one for the whole model.
 
-    Attributes:
-        positions: Those of the sequences at hand; see `begin`.
+    Raises:
+        ValueError: If ranks would have parts of different lengths. Their means would then count
+            positions differently.
     """
 
-    def __init__(self, team: Collectives, causal: bool) -> None:
-        self.team, self.order = team, "zigzag" if causal else "in order"
-        self._rings: dict[tuple[int, bool], RingAttention] = {}
-        self.positions: Positions | None = None
-
-    def begin(self, length: int) -> None:
-        """From now on, sequences have `length` positions.
-
-        Raises:
-            ValueError: If ranks would have parts of different lengths. Their means would then count
-                positions differently.
-        """
-        if self.positions is not None and self.positions.length == length:
-            return
-        check_length(length, self.team.size)
-        self.positions = Positions(length, self.team.size, self.order)
+    def __init__(self, team: Collectives, causal: bool, length: int) -> None:
+        check_length(length, team.size)
+        self.team, self._rings = team, {}
+        self.positions = Positions(length, team.size, "zigzag" if causal else "in order")
 
     @property
     def mine(self) -> np.ndarray:
@@ -51,11 +40,11 @@ class Sequences:
         return sum(ring.sent for ring in self._rings.values())
 
     def ring(self, causal: bool) -> RingAttention:
-        """The ring attention for sequences of this length; one for all layers."""
-        key = self.positions.length, causal
-        if key not in self._rings:
-            self._rings[key] = RingAttention(self.team, key[0], causal, self.order)
-        return self._rings[key]
+        """The ring attention; one for all layers."""
+        if causal not in self._rings:
+            where = self.positions
+            self._rings[causal] = RingAttention(self.team, where.length, causal, where.order)
+        return self._rings[causal]
 
     def take(self, x: np.ndarray) -> np.ndarray:
         """This rank's part of x (s, t, ...)."""

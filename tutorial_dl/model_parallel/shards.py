@@ -3,7 +3,7 @@
 A part is a layer or a few, whose weights are one vector; rank r owns slice r of it. `Shards` keeps
 the slices, gathers whole weights ahead of their use and drops them after it, reduce-scatters a
 part's gradient, and updates the slices. What computes with the weights is elsewhere: zero.py and
-sharded.py.
+keras_sharded.py.
 
 Whole weights that are only there for a moment lie in a `Space`: addresses that stay, with pages
 that are given back to the system. So a TensorFlow variable, or what a gradient tape has kept of it,

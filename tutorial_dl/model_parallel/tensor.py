@@ -15,55 +15,27 @@ Only the sum needs the others. Two layers without weights mark the pair: f (`Ent
     g             allreduce: y = sum_r y_r     nothing
 
 Attention is such a pair by itself: the maps to queries, keys and values are split by heads, the map
-of the heads to the output by rows. So is a pair of convolutions, by channels. An embedding is split
-by rows (of its table): a rank has 0 for tokens that it does not hold, and g adds up.
+of the heads to the output by rows. So is a pair of convolutions, by channels.
 
-Sequence parallel: what lies between pairs, norms and dropout, would be computed on all ranks alike.
-With `sequence`, each rank does it for its part of the sequence; f becomes an allgather, with a
-reduce-scatter backward, and g a reduce-scatter, with an allgather backward. An allreduce consists
-of these two, so the bytes are the same. What a rank holds from the forward to the backward pass is
-less. Numbers per position of a block of width d with h heads, a sequence of t positions and dropout
-(norms, masks, inputs of a pair, and what lies within pairs):
-
-    tensor parallel                    2 (d + 1) + 2 d + 2 d       + (16 d + h t) / T
-    with `sequence`                    (2 (d + 1) + 2 d) / T + 2 d + (16 d + h t) / T
-    and without `keep`, as in the paper     (2 (d + 1) + 2 d + 2 d + 16 d + h t) / T
-
-Shoeybi et al. (Megatron-LM), arXiv 1909.08053; sequence parallel: Korthikanti et al., arXiv
-2205.05198. The 2 d are what f has gathered; without `keep`, it is gathered again in the backward
-pass, which sends a quarter more.
-
-This file is for layers in numpy; keras_tensor.py cuts Keras models in the same way, and so does
-keras_tensor_sequence.py with `sequence`.
+Shoeybi et al. (Megatron-LM), arXiv 1909.08053. This is the lesson, for layers in numpy;
+keras_tensor.py cuts Keras models in the same way, and trains them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from numba_kernels.optimizers.base import Optimizer, check_range
 from numba_kernels.optimizers.clipping import clip_factor, squared_length
-from numba_kernels.team.collectives import Collectives
-from tutorial_dl.model_parallel.reductions import Reductions
-from tutorial_dl.model_parallel.tensor_layers import (
-    Divide,
-    Enter,
-    EnterAgain,
-    Join,
-    Leave,
-    PartOfDropout,
-    TokenRows,
-    WithoutBias,
-)
-from tutorial_dl.replica.base import Batch
+from numba_kernels.spans import SUMS, span
+from numba_kernels.team.team import Team
 from tutorial_dl.replica.layered import LayeredReplica, flat_layers
-from tutorial_dl.replica.layers import Activation, Chain, Conv2D, Dense, Dropout, Layer, LayerNorm
-from tutorial_dl.replica.transformer import Attention, Embedding
+from tutorial_dl.replica.layers import Activation, Chain, Conv2D, Dense, Layer
+from tutorial_dl.replica.transformer import Attention
 
 KINDS = ("columns", "rows", "heads", "replicate")
 CUTS = {  # class, kind: the axis along which each of its arrays is cut; None: whole on all ranks
@@ -72,8 +44,67 @@ CUTS = {  # class, kind: the axis along which each of its arrays is cut; None: w
     (Conv2D, "columns"): (3, 0),
     (Conv2D, "rows"): (2, None),
     (Attention, "heads"): (1, 0, 1, 0, 1, 0, 0, None),
-    (Embedding, "rows"): (0, None),
 }
+
+
+class Enter(Layer):
+    """f: the same x on all ranks; backward, the sum of what each rank's part makes of it."""
+
+    def __init__(self, name: str, team: Team) -> None:
+        super().__init__(name)
+        self.team = team
+
+    def forward(self, x, w, at):
+        return x, None
+
+    def backward_inputs(self, w, saved, gy):
+        with span(SUMS[1]):
+            return self.team.allreduce(np.ascontiguousarray(gy)), None
+
+
+class Leave(Layer):
+    """g: the sum of all ranks' terms, plus a bias of `size` numbers."""
+
+    def __init__(self, name: str, team: Team, bias: str, size: int) -> None:
+        super().__init__(name)
+        self.team, self.bias, self.size = team, bias, size
+
+    def arrays(self):
+        return [(self.bias, (self.size,))]
+
+    def forward(self, x, w, at):
+        with span(SUMS[0]):
+            y = self.team.allreduce(np.ascontiguousarray(x))
+        return y + w[0], None
+
+    def backward_inputs(self, w, saved, gy):
+        return gy, gy
+
+    def backward_weights(self, saved, kept, gw):
+        gw[0] += kept.reshape(-1, self.size).sum(axis=0)
+
+
+class WithoutBias(Layer):
+    """A layer whose last array is a bias that it adds to its output; here `Leave` adds it, once."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__(layer.name)
+        self.layer, self.shape = layer, layer.arrays()[-1][1]
+
+    def arrays(self):
+        return self.layer.arrays()[:-1]
+
+    def _with(self, w):
+        return [*w, np.zeros(self.shape, w[0].dtype)]
+
+    def forward(self, x, w, at):
+        return self.layer.forward(x, self._with(w), at)
+
+    def backward_inputs(self, w, saved, gy):
+        return self.layer.backward_inputs(self._with(w), saved, gy)
+
+    def backward_weights(self, saved, kept, gw):
+        self.layer.backward_weights(saved, kept, self._with(gw))
 
 
 def kind_of(layer: Layer, rules: Mapping[str, str]) -> str:
@@ -81,148 +112,80 @@ def kind_of(layer: Layer, rules: Mapping[str, str]) -> str:
     return next((k for pattern, k in rules.items() if fnmatchcase(layer.name, pattern)), KINDS[-1])
 
 
-def local(layer: Layer, kind: str, team: Collectives) -> Layer:
+def local(layer: Layer, kind: str, team: Team) -> Layer:
     """What this rank has of a layer; ValueError with its name if it can't be cut so."""
-    able = [k for of, k in CUTS if type(layer) is of]
-    if kind not in able:
-        ways = " or ".join([*able, "replicate"])
+    if (type(layer), kind) not in CUTS:
+        ways = " or ".join([*(k for of, k in CUTS if type(layer) is of), "replicate"])
         raise ValueError(f"layer '{layer.name}', a {type(layer).__name__}: {ways}, not {kind}")
-    counts = {
-        Dense: lambda: (layer.outputs if kind == "columns" else layer.inputs, "units"),
-        Conv2D: lambda: (layer.filters if kind == "columns" else layer.channels, "channels"),
-        Attention: lambda: (layer.heads, "heads"),
-        Embedding: lambda: (layer.tokens, "tokens"),
-    }
-    count, what = counts[type(layer)]()
+    count = layer.arrays()[0][1][CUTS[type(layer), kind][0]]
     if count % team.size:
-        ranks = [str(n) for n in range(1, count + 1) if count % n == 0]
+        able = ", ".join([str(n) for n in range(1, count + 1) if count % n == 0][:6])
         raise ValueError(
-            f"layer '{layer.name}' has {count} {what}, which can't be divided evenly over "
-            f"{team.size} ranks: {', '.join(ranks[:6])} ranks can, or replicate it"
+            f"layer '{layer.name}' has {count} {'heads' if kind == 'heads' else 'units'}, which "
+            f"can't be divided evenly over {team.size} ranks: {able} ranks can, or replicate it"
         )
     share = count // team.size
-    if isinstance(layer, Dense | Conv2D):
-        sizes = (layer.inputs, layer.outputs) if isinstance(layer, Dense) else (
-            layer.channels, layer.filters
-        )  # fmt: skip
-        sizes = (sizes[0], share) if kind == "columns" else (share, sizes[1])
-        return type(layer)(layer.name, *sizes)
     if isinstance(layer, Attention):
         one = Attention(layer.name, layer.width, layer.heads, layer.causal)
         one.heads = share
         return one
-    return TokenRows(layer, team)
+    sizes = (layer.inputs, layer.outputs) if isinstance(layer, Dense) else (
+        layer.channels, layer.filters
+    )  # fmt: skip
+    return type(layer)(layer.name, *((sizes[0], share) if kind == "columns" else (share, sizes[1])))
 
 
-def split(
-    layers: Sequence[Layer],
-    team: Collectives | Reductions,
-    rules: Mapping[str, str],
-    sequence: bool = False,
-    keep: bool = True,
-) -> list[Layer]:
+def split(layers: Sequence[Layer], team: Team, rules: Mapping[str, str]) -> list[Layer]:
     """The layers of this rank, from those of the whole model; ValueError if they can't be cut.
 
     Args:
         layers: The whole model's, of tutorial_dl/replica/layers.py and transformer.py.
-        team: The ranks that compute together, T; or their Reductions, which count bytes.
+        team: The ranks that compute together, T.
         rules: Pattern of layers' names (as of files, "block_*_dense_1") -> how they are cut:
             "columns", "rows", "heads" or "replicate" (not at all, as layers without a rule). The
             first that matches counts. A layer by columns needs one by rows behind it; only
             activations may lie between them.
-        sequence: Divide what lies between the pairs along the sequence, axis 1.
-        keep: With `sequence`, whether ranks keep the whole inputs of pairs until the backward pass;
-            otherwise they gather them again.
     """
-    team = team if isinstance(team, Reductions) else Reductions(team)
-    if not (keep or sequence):
-        raise ValueError("keep=False has no effect without sequence=True")
+    every = [one.name for one in flat_layers(layers)]
     for pattern, kind in rules.items():
         if kind not in KINDS:
             raise ValueError(f"rule '{pattern}': {', '.join(KINDS)}, not {kind!r}")
-        if not any(fnmatchcase(layer.name, pattern) for layer in flat_layers(layers)):
+        if not any(fnmatchcase(name, pattern) for name in every):
             names = ", ".join(one.name for one in flat_layers(layers) if one.arrays())
             raise ValueError(f"rule '{pattern}' matches no layer: the model has {names}")
-    every = [one for layer in layers for one in flat_layers([layer])]
-    cut = [
-        i
-        for i, one in enumerate(layers)
-        for each in flat_layers([one])
-        if kind_of(each, rules) != "replicate" and not isinstance(each, Embedding)
-    ]
-    if sequence and not cut:
-        raise ValueError("sequence=True needs a pair of layers that is cut")
-    names = [one.name for one in every]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    if len(set(every)) < len(every):
+        twice = next(name for name in every if every.count(name) > 1)
         raise ValueError(f"layer '{twice}' occurs twice; layers that share weights can't be cut")
-    found: list[Layer] = []
-    before = False
-
-    def sort(i: int) -> tuple[bool, bool]:
-        return sequence and cut[0] <= i <= cut[-1], isinstance(layers[i], Chain)
-
-    for (inside, chained), numbers in groupby(range(len(layers)), sort):
-        run = [layers[i] for i in numbers]
-        if inside != before:
-            found.append(Divide(team) if inside else Join(team))
-        before = inside
-        if chained:
-            for layer in run:
-                found.append(Chain(layer.name, _split(layer.layers, team, rules, inside, keep)))
-                found[-1].residual = layer.residual
-        else:
-            found += _split(run, team, rules, inside, keep) if sequence else run
-    if before:
-        found.append(Join(team))
-    # Without chains, a pair may lie among the model's layers themselves.
-    return found if sequence else _split(found, team, rules, False, keep)
+    return _split(layers, team, rules)
 
 
-def entered(layer, own, team, sequence, keep) -> list[Layer]:
-    """f, and what this rank has of the layer behind it."""
-    if sequence and not keep:
-        return [EnterAgain(own, team)]
-    return [Enter(f"f of {layer.name}", team, sequence), own]
-
-
-def _split(layers, team, rules, sequence, keep) -> list[Layer]:
+def _split(layers: Sequence[Layer], team: Team, rules: Mapping[str, str]) -> list[Layer]:
     found, first = [], None  # the layer by columns whose partner has not come yet
     for layer in layers:
-        kind = "replicate" if isinstance(layer, Chain | WithoutBias) else kind_of(layer, rules)
+        kind = "replicate" if isinstance(layer, Chain) else kind_of(layer, rules)
         if first and not (kind == "rows" or isinstance(layer, Activation)):
             raise ValueError(
                 f"layer '{layer.name}' lies behind '{first}', which is cut by columns: only "
                 "activations may, up to a layer that is cut by rows"
             )
-        if kind == "columns":
-            found += entered(layer, local(layer, kind, team), team, sequence, keep)
-            first = layer.name
-        elif kind in ("rows", "heads"):
-            own, embedding = local(layer, kind, team), isinstance(layer, Embedding)
-            if kind == "rows" and not first and not embedding:
+        if isinstance(layer, Chain):
+            inner = _split(layer.layers, team, rules)
+            found.append(Chain(layer.name, inner, layer.residual))
+        elif kind == "replicate":
+            found.append(layer)
+        else:
+            own = local(layer, kind, team)
+            if kind == "rows" and not first:
                 raise ValueError(
                     f"layer '{layer.name}' is cut by rows: it needs a layer that is cut by columns "
                     "before it"
                 )
-            if embedding:
-                found += [own, Leave(f"g of {layer.name}", team, sequence)]
-            else:
-                bias, (size,) = layer.arrays()[-1]
-                own = WithoutBias(own)
-                heads = kind == "heads"
-                found += entered(layer, own, team, sequence, keep) if heads else [own]
-                found.append(Leave(f"g of {layer.name}", team, sequence, bias, size))
-            first = None
-        elif sequence and isinstance(layer, Dropout):
-            found.append(PartOfDropout(layer, team))
-        else:
-            if sequence and not isinstance(layer, Activation | LayerNorm | Dense):
-                kinds = type(layer).__name__
-                raise ValueError(
-                    f"layer '{layer.name}', a {kinds}, can't compute a part of the sequence"
-                )
-            found.append(layer)
+            if kind != "rows":
+                found.append(Enter(f"f of {layer.name}", team))
+            first = layer.name if kind == "columns" else None
+            bias, (size,) = layer.arrays()[-1]
+            leave = Leave(f"g of {layer.name}", team, bias, size)
+            found += [own] if first else [WithoutBias(own), leave]
     if first:
         raise ValueError(f"layer '{first}' is cut by columns: it needs one by rows behind it")
     return found
@@ -236,19 +199,14 @@ class TensorReplica(LayeredReplica):
     make the same updates as on one process; see `check_optimizer` and `clip`.
 
     Args: those of `split`, and of LayeredReplica. The initial weights are those of the whole model.
-
-    Attributes:
-        reductions: Counts the bytes that this rank sends while it computes, `reductions.sent`.
     """
 
     def __init__(
-        self, layers: Sequence[Layer], team: Collectives, rules: Mapping[str, str],
-        sequence: bool = False, loss: str = "cross_entropy", seed: int = 0,
-        dtype: Any = np.float32, keep: bool = True,
+        self, layers: Sequence[Layer], team: Team, rules: Mapping[str, str],
+        loss: str = "cross_entropy", seed: int = 0, dtype: Any = np.float32,
     ) -> None:  # fmt: skip
-        self.team, self.sequence, self.reductions = team, sequence, Reductions(team)
-        parts = split(layers, self.reductions, rules, sequence, keep)
-        super().__init__(parts, loss, seed, dtype)
+        self.team = team
+        super().__init__(split(layers, team, rules), loss, seed, dtype)
         self.axes: dict[str, int | None] = {}  # of each array: where it is cut
         for layer in flat_layers(layers):
             axes = CUTS.get((type(layer), kind_of(layer, rules)), (None,) * len(layer.arrays()))
@@ -256,14 +214,6 @@ class TensorReplica(LayeredReplica):
         whole = LayeredReplica(layers, loss, seed, dtype)
         self._order = [one.name for one in whole.segments]
         self.load({one.name: one.of(whole.parameters) for one in whole.segments})
-        # In the sequence form, these have seen a part of the sequence on each rank: add them up.
-        partial: list[str] = []
-        inside = False
-        for layer in flat_layers(parts):
-            inside = (inside or isinstance(layer, Divide)) and not isinstance(layer, Join)
-            names = [name for name, _ in layer.arrays() if self.axes[name] is None]
-            partial += names if inside else []
-        self.partial = [one for one in self.segments if one.name in partial]
 
     def load(self, whole: Mapping[str, np.ndarray]) -> None:
         """Take this rank's slices of the whole model's arrays, by name."""
@@ -286,12 +236,6 @@ class TensorReplica(LayeredReplica):
                 array = np.concatenate(list(every), axis)
             found[one.name] = array.copy()
         return {name: found[name] for name in self._order}
-
-    def compute_gradient(self, batch: Batch) -> tuple[float, int]:
-        loss, samples = super().compute_gradient(batch)
-        if samples:
-            self.reductions.complete(self.gradient, self.partial)
-        return loss, samples
 
     def clip(self, clip_norm: float) -> float:
         """Clip the gradient by the norm of the whole model's; return that norm. Collective."""

@@ -172,10 +172,22 @@ def cut(config: RunConfig, team, replica, dataset):
         raise ValueError(f"{flag} needs samples by number, and data '{dataset.name}' are a stream")
     if asked.pipeline is not None and getattr(dataset.train, "weights", None) is not None:
         raise ValueError("--pipeline takes no weights of samples: leave them out")
+    if replica.traits.library != "keras" and (tensor is not None or context is not None):
+        axis, lesson = "tensor", "TensorReplica"
+        if tensor is None:
+            axis, lesson = "context", "RingAttention"
+        raise ValueError(
+            f"--{axis} takes Keras models, such as --model gpt or mlp, and model "
+            f"'{config.data.model}' is a {type(replica).__name__} of numpy; the lesson in numpy is "
+            f"model_parallel.{lesson}"
+        )
     grid = Grid(team, asked.pipeline or 1, tensor or 1, context or 1)
     if tensor is not None or context is not None:
-        axis = "context" if tensor is None else "tensor"
-        replica = part_of_model(axis, config, grid, replica)
+        from ..model_parallel import KerasPartReplica
+
+        text, sequence = config.tensor.tensor_rules, config.tensor.sequence_parallel
+        rules = None if text is None else tensor_rules_of(text)
+        replica = KerasPartReplica(replica, grid, rules, sequence)
     if asked.pipeline is None:
         return replica
     size = max(1, config.data.batch_size // (asked.micro_batches or 2 * asked.pipeline))
@@ -189,27 +201,6 @@ def cut(config: RunConfig, team, replica, dataset):
         sample=dataset.train.take(slice(0, size))[0],
         recompute=asked.recompute,
     )
-
-
-def part_of_model(axis: str, config: RunConfig, grid, replica):
-    """This rank's part of layers ("tensor") or of sequences ("context"). Collective."""
-    from ..replica.layered import LayeredReplica
-
-    if replica.traits.library == "keras":
-        from ..model_parallel.keras_context_replica import KerasContextReplica as of_sequences
-        from ..model_parallel.keras_tensor_replica import KerasTensorReplica as of_layers
-    elif isinstance(replica, LayeredReplica):
-        from ..model_parallel import ContextReplica as of_sequences
-        from ..model_parallel import LayeredTensorReplica as of_layers
-    else:
-        raise ValueError(
-            f"--{axis} takes Keras models, such as gpt, and model 'transformer': model "
-            f"{config.data.model!r} is a {type(replica).__name__}"
-        )
-    if axis == "context":
-        return of_sequences(replica, grid)
-    text, sequence = config.tensor.tensor_rules, config.tensor.sequence_parallel
-    return of_layers(replica, grid, None if text is None else tensor_rules_of(text), sequence)
 
 
 def callbacks_of(config: RunConfig, metric: str = "val_loss") -> list:

@@ -79,49 +79,18 @@ loss, samples = model.step((x, y))
 print(f"loss {loss:.3f} of {samples} samples, weights of all ranks: {model.weights().size}")
 
 # %% [4 ranks] Divided models in a Trainer
-# shows: PipelinedReplica, ShardedReplica, ContextReplica, tutorial_dl.replica.Holding
-import numpy as np
+# shows: PipelinedReplica, ShardedReplica, tutorial_dl.replica.Holding
+from tutorial_dl import Team, Trainer, data, models
+from tutorial_dl.model_parallel import Grid, PipelinedReplica, ShardedReplica
+from tutorial_dl.replica import Holding
 
-from tutorial_dl import Team, Trainer
-from tutorial_dl.data import Data, Dataset
-from tutorial_dl.model_parallel import ContextReplica, Grid, PipelinedReplica, ShardedReplica
-from tutorial_dl.replica import Holding, TransformerReplica
-
-tokens = np.random.default_rng(5).integers(0, 9, (20, 9))
-samples = Data.of(tokens[:, :-1], tokens[:, 1:])
-dataset = Dataset("tokens", samples, samples, classes=9)
-
-
-def model():
-    return TransformerReplica(9, 8, 8, heads=2, blocks=4, seed=2)
-
-
+digits = data.digits()
 team = Team()
-pipe, sequences = Grid(team, pipeline=4), Grid(team, context=4)
 for replica in (
-    PipelinedReplica(model(), pipe, sample=tokens[:3, :-1]),
-    ShardedReplica(model(), team, stage=3),
-    ContextReplica(model(), sequences),
+    PipelinedReplica(models.mlp(digits), Grid(team, pipeline=2), sample=digits.train.inputs[:8]),
+    ShardedReplica(models.mlp(digits), team, stage=3),
 ):
-    trainer = Trainer(replica, dataset, optimizer="sgd", batch_size=8, progress=False)
+    trainer = Trainer(replica, digits, optimizer="adam", batch_size=64, progress=False)
     loss = trainer.fit(1).epochs[-1]["loss"]
     held: Holding = replica.holding  # what each rank holds
-    print(f"{held.words:34} {len(held.mine):2} parts here, loss {loss:.4f}")
-
-# %% [4 ranks] A numpy model whose layers are cut, in a Trainer
-# shows: LayeredTensorReplica
-import numpy as np
-
-from tutorial_dl import Team, Trainer
-from tutorial_dl.data import Data, Dataset
-from tutorial_dl.model_parallel import Grid, LayeredTensorReplica
-from tutorial_dl.replica import TransformerReplica
-
-tokens = np.random.default_rng(5).integers(0, 9, (20, 9))
-samples = Data.of(tokens[:, :-1], tokens[:, 1:])
-grid = Grid(Team(), tensor=2)
-replica = LayeredTensorReplica(TransformerReplica(9, 8, 8, heads=2, blocks=1, seed=2), grid)
-trainer = Trainer(
-    replica, Dataset("tokens", samples, samples, 9), optimizer="sgd", batch_size=8, progress=False
-)  # fmt: skip
-print(f"{trainer.fit(1).epochs[-1]['loss']:.4f}")
+    print(f"{held.words:34} {len(held.mine):2} parts here, loss {loss:.2f}")

@@ -153,8 +153,8 @@ def test_the_command_line(tmp_path):
         ),
         (
             3,  # either neighbour may be the one that tells, by its own numbers
-            ["--context", 2],
-            r"(?=.*rank 3 )rank \d \(stage 1: block_2_attend to \w+.*\) failed: its process",
+            ["--context", 2, "--model", "gpt"],
+            r"(?=.*rank 3 )rank \d \(stage 1: block_2_norm_1 to \w+.*\) failed: its process",
         ),
     ],
 )
@@ -175,8 +175,9 @@ def data():
     return Dataset('tokens', train, DATA.validation, classes=9)
 """
     options = options_of(tmp_path, __file__, LINES[0], dies)
-    cut = ["--pipeline", 2, *more, "--cut-at", "block_2_attend", "--batch-size", 4]
-    done = train_command(*options, *cut, "--epochs", 3, "--quiet")
+    at = "block_2_norm_1" if more else "block_2_attend"
+    cut = ["--pipeline", 2, *more, "--cut-at", at, "--batch-size", 4]
+    done = train_command(*(options[2:] if more else options), *cut, "--epochs", 3, "--quiet")
     assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
     assert re.match(f"error: {line}", done.stderr), done.stderr
 
