@@ -43,9 +43,9 @@ from keras_networks import keras, layers
 from numba_kernels import optimizers
 from numba_kernels.errors import PeerError
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, data, models, replica, strategies, timeline
+from tutorial_dl import Trainer, data, model_parallel, models, replica, strategies, timeline
 from tutorial_dl.config import RunConfig
-from tutorial_dl.model_parallel import Grid, KerasPartReplica, PipelinedReplica, ShardedReplica
+from tutorial_dl.model_parallel import Grid, PipelinedReplica
 from tutorial_dl.replica.consistency import DriftError
 from tutorial_dl.training import callbacks
 from tutorial_dl.training.setup import prepare
@@ -67,16 +67,18 @@ SUMS = {gpt: (3, 2), mlp: (1, 0), cnn: (2, 1)}
 
 
 def tensor(build, model, team):
-    return KerasPartReplica(model, Grid(team, tensor=team.size), RULES.get(build))
+    return model_parallel.KerasPartReplica(model, Grid(team, tensor=team.size), RULES.get(build))
 
 
 def sequence(build, model, team):
     rules = None if build is gpt else RULES[build]
-    return KerasPartReplica(model, Grid(team, tensor=team.size), rules, sequence=True)
+    return model_parallel.KerasPartReplica(
+        model, Grid(team, tensor=team.size), rules, sequence=True
+    )
 
 
 def context(build, model, team):
-    return KerasPartReplica(model, Grid(team, context=team.size))
+    return model_parallel.KerasPartReplica(model, Grid(team, context=team.size))
 
 
 def pipeline(build, model, team):
@@ -85,11 +87,11 @@ def pipeline(build, model, team):
 
 
 def shard_2(build, model, team):
-    return ShardedReplica(model, team, 2)
+    return model_parallel.ShardedReplica(model, team, 2)
 
 
 def shard_3(build, model, team):
-    return ShardedReplica(model, team, 3)
+    return model_parallel.ShardedReplica(model, team, 3)
 
 
 MODELS = {
@@ -245,18 +247,18 @@ def refused_sequences(found):
     with pytest.raises(ValueError, match="model 'mlp' has nothing between layers that are cut"):
         prepare(config, found.team)
     with pytest.raises(ValueError, match="leave it out, or use a grid without context"):
-        KerasPartReplica(gpt()[0], Grid(found.team, context=2), sequence=True)
+        model_parallel.KerasPartReplica(gpt()[0], Grid(found.team, context=2), sequence=True)
     with in_policy("mixed_bfloat16"):
         half = gpt()[0]
     with pytest.raises(ValueError, match=r"computes in bfloat16, .* sequence-parallel form"):
-        KerasPartReplica(half, found.replica.grid, sequence=True)
+        model_parallel.KerasPartReplica(half, found.replica.grid, sequence=True)
 
 
 def refused_context(found):
     # Layers without a seed of their own: all ranks draw the same masks.
     x, grid = keras.Input((12, 3)), found.replica.grid
     drop = keras.Model(x, layers.Dense(2)(layers.Dropout(0.5)(x)))
-    one = KerasPartReplica(compiled(drop, loss="mse", metrics=None), grid)
+    one = model_parallel.KerasPartReplica(compiled(drop, loss="mse", metrics=None), grid)
     assert (grid.team.broadcast(one.random.copy()) == one.random).all()
     with pytest.raises(ValueError, match=r"targets of shape \(4,\); context parallelism"):
         one.try_out((SERIES[:4], EACH[:4, 0]), True)
@@ -264,10 +266,10 @@ def refused_context(found):
     model, one_hot = by_position()[0], np.eye(4, dtype="f4")[EACH]
     model.compile(loss=keras.losses.CosineSimilarity(axis=1))
     with pytest.raises(ValueError, match="'by_position': its loss is not a mean over positions"):
-        KerasPartReplica(model, grid).try_out((SERIES, one_hot), True)
+        model_parallel.KerasPartReplica(model, grid).try_out((SERIES, one_hot), True)
     model.compile(loss="mse", metrics=[lambda y, z: keras.ops.mean(z)])
     with pytest.raises(ValueError, match="'by_position': context parallelism takes metrics of K"):
-        KerasPartReplica(model, grid).try_out((SERIES, one_hot), True)
+        model_parallel.KerasPartReplica(model, grid).try_out((SERIES, one_hot), True)
     strategy = strategies.Synchronous(grid.team, compression="adasum")
     with pytest.raises(ValueError, match="adasum does not fit context parallelism"):
         Trainer(found.replica, found.run.dataset, strategy, progress=False)
@@ -381,7 +383,7 @@ class Counts(callbacks.Callback):
 
 
 def in_stages(model, grid, **options):
-    part = KerasPartReplica(model, grid, **options)
+    part = model_parallel.KerasPartReplica(model, grid, **options)
     sample = TEXT.train.take(slice(0, 2))[0]
     return PipelinedReplica(part, grid, "1f1b", 3, layers=["block_1_norm_2"], sample=sample)
 
@@ -389,12 +391,12 @@ def in_stages(model, grid, **options):
 def goes_on(folder):
     """One rank, then every way on 4 ranks, then one, from one folder: an epoch of 2 steps each."""
     ways = [
-        lambda model: KerasPartReplica(model, Grid(Team(), tensor=2)),
-        lambda model: KerasPartReplica(model, Grid(Team(), tensor=2), sequence=True),
-        lambda model: KerasPartReplica(model, Grid(Team(), context=2)),
-        lambda model: KerasPartReplica(model, Grid(Team(), tensor=2, context=2)),
-        lambda model: ShardedReplica(model, Team(), 3),
-        lambda model: ShardedReplica(model, Team(), 2),
+        lambda model: model_parallel.KerasPartReplica(model, Grid(Team(), tensor=2)),
+        lambda model: model_parallel.KerasPartReplica(model, Grid(Team(), tensor=2), sequence=True),
+        lambda model: model_parallel.KerasPartReplica(model, Grid(Team(), context=2)),
+        lambda model: model_parallel.KerasPartReplica(model, Grid(Team(), tensor=2, context=2)),
+        lambda model: model_parallel.ShardedReplica(model, Team(), 3),
+        lambda model: model_parallel.ShardedReplica(model, Team(), 2),
         lambda model: in_stages(model, Grid(Team(), 2, 2)),
         lambda model: in_stages(model, Grid(Team(), 2, 2), sequence=True),
         lambda model: in_stages(model, Grid(Team(), 2, context=2)),
@@ -421,7 +423,7 @@ def goes_on(folder):
     for number, way in enumerate(ways, start=1):
         model = gpt()[0]
         part = way(model)
-        if not isinstance(part, PipelinedReplica | ShardedReplica):
+        if not isinstance(part, PipelinedReplica | model_parallel.ShardedReplica):
             part.model.run_eagerly = True  # a graph takes longer to make than two steps
         counts.samples = 0
         found = Trainer(part, dataset, callbacks=[fails, counts], **how)
@@ -453,7 +455,7 @@ def masks_of_ranks(folder):
     def trainer(stage, **options):
         model, batch = mlp()
         dataset = data.Dataset("some", data.Data.of(*batch), data.Data.of(*batch), 3)
-        part = ShardedReplica(model, team, stage) if stage > 1 else model
+        part = model_parallel.ShardedReplica(model, team, stage) if stage > 1 else model
         strategy = strategies.Synchronous(team, shard=1 if stage < 2 else 0) if stage < 2 else None
         how = {"batch_size": 6, "progress": False, "optimizer": "momentum"}
         return Trainer(part, dataset, strategy or "synchronous", **how | options)
@@ -558,4 +560,4 @@ def test_models_of_numpy_are_refused_with_what_to_use():
     with pytest.raises(
         ValueError, match=r"shard 3 takes Keras models.*a DenseReplica: use shard 1"
     ):
-        ShardedReplica(replica.DenseReplica((4, 3)), Team())
+        model_parallel.ShardedReplica(replica.DenseReplica((4, 3)), Team())

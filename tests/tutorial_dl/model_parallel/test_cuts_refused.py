@@ -9,8 +9,8 @@ from divided_models import with_shared_weights
 from keras_networks import keras, layers
 
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, replica
-from tutorial_dl.model_parallel import Grid, PipelinedReplica, ShardedReplica
+from tutorial_dl import Trainer, model_parallel, replica
+from tutorial_dl.model_parallel import Grid, PipelinedReplica
 
 pytestmark = pytest.mark.xdist_group("keras")
 X, Y = np.ones((4, 4), np.float32), np.ones((4, 1), np.float32)
@@ -373,7 +373,7 @@ STAGES = [  # words, what is refused by either, or by one
 def test_stages_and_shards(words, build, what):
     with pytest.raises(ValueError, match=re.escape(words)) as error:
         if what == SHARD:
-            ShardedReplica(build(), Team(), 3).compute_gradient((X, Y))
+            model_parallel.ShardedReplica(build(), Team(), 3).compute_gradient((X, Y))
         else:
             made = replica.of(build())
             PipelinedReplica(made, Grid(Team(), 1), "1f1b", 2, sample=X[:2]).compute_gradient(
@@ -386,18 +386,18 @@ def test_an_optimizer_of_keras_is_refused():
     team, theirs = Team(), keras.optimizers.Adam(amsgrad=True)
     for model, asked in (after(), theirs), (after(optimizer=theirs), None):
         with pytest.raises(ValueError, match="shard 3: this needs an optimizer with a kernel"):
-            Trainer(ShardedReplica(model, team), (X, Y), "synchronous", asked)
+            Trainer(model_parallel.ShardedReplica(model, team), (X, Y), "synchronous", asked)
 
 
 def test_batches_that_ranks_can_not_share_are_refused():
     weighted = after(loss=keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"))
     with pytest.raises(ValueError, match="weights of samples is no mean over samples"):
-        ShardedReplica(weighted, Team()).try_out((X, Y, X[:, 0]), shared=True)
+        model_parallel.ShardedReplica(weighted, Team()).try_out((X, Y, X[:, 0]), shared=True)
     batch = layers.BatchNormalization(synchronized=True, name="batch")
     with pytest.raises(
         ValueError, match=r"'batch' has synchronized=True, which only tf.distribute"
     ):
-        ShardedReplica(after(batch), Team()).try_out((X, Y), shared=True)
+        model_parallel.ShardedReplica(after(batch), Team()).try_out((X, Y), shared=True)
 
 
 def test_callbacks_of_keras_that_need_whole_weights_are_refused(tmp_path):
@@ -412,7 +412,7 @@ def test_callbacks_of_keras_that_need_whole_weights_are_refused(tmp_path):
         (2, restores, r"\(shard 2\): use callbacks.EarlyStopping\(restore_best=True\)"),
         (2, writes, None),
     ):
-        one, how = ShardedReplica(after(), team, stage), {"callbacks": [callback]}
+        one, how = model_parallel.ShardedReplica(after(), team, stage), {"callbacks": [callback]}
         found = Trainer(one, (x, x[:, :1]), "synchronous", progress=False, **how)
         if words is None:
             found.fit(1)
@@ -429,7 +429,7 @@ def test_weights_that_tensorflow_assigned_are_noticed():
     x = np.ones((4, 4), np.float32)
     for stage in (2, 3):
         model = after()
-        one = ShardedReplica(model, Team(), stage)
+        one = model_parallel.ShardedReplica(model, Team(), stage)
         one.compute_gradient((x, x[:, :1]))
         model.set_weights([np.ones_like(w) for w in model.get_weights()])
         with pytest.raises(RuntimeError, match=r"'.*' no longer lie in the replica's parameters"):
