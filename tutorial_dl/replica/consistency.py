@@ -31,15 +31,3 @@ def check_same_weights(team, replica: Replica) -> None:
             f"ranks hold different weights, first in layer {layer!r}: something changed them on "
             "one rank only (only the strategy may change weights)"
         )
-
-
-def check_same_settings(team, mine: dict[str, float]) -> None:
-    """Raise ValueError on all ranks, with the first setting that differs, unless all are equal."""
-    table = team.allgather(np.array(list(mine.values()), np.float64))
-    for column, (name, value) in enumerate(mine.items()):
-        others = np.flatnonzero(table[:, column] != value)
-        if others.size:
-            raise ValueError(
-                f"rank {team.rank} has {value} {name}, rank {others[0]} has "
-                f"{table[others[0], column]:g}; all ranks must be given the same"
-            )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,8 +17,9 @@ from ..data import Batches, Dataset, Stream
 from ..layout.layout import Layout
 from ..replica import random_state
 from ..replica.base import Batch, Replica, compiled, trained_sums
-from ..replica.consistency import check_same_settings, check_same_weights
+from ..replica.consistency import check_same_weights
 from ..strategies.base import Strategy
+from .agreement import check_same, of_data, of_model
 from .callback import Callback
 from .errors import NotFinite
 from .evaluation import evaluate, metrics_over, summed
@@ -181,18 +181,21 @@ class Run:
 
     def check_agreement(self, loop) -> None:
         """Raise ValueError on all ranks if they were given different data or settings."""
-        mine = self.settings()
-        mine |= {"callbacks": len(self.callbacks), "steps between checks": self.check_every}
-        rule = [self.correct_momentum, loop.identity, repr(self.layout)]
+        mine = self.settings() | of_data(self.dataset)
         for player in self.players:
             # Different rates on ranks that update slices of one model would not show as drift.
             rates = [player.schedule(s) for s in (0, 1, 10, 100, 1000)] if player.schedule else []
             scale = player.strategy.loss_scale
-            rule += [player.optimizer, rates, scale and scale.settings]
-        words = " ".join(map(str, rule))
-        mine["as checksum of optimizer, learning rates and loss scale"] = zlib.crc32(words.encode())
-        mine["steps between checkpoints"] = 0 if self.saving is None else self.saving.every or -1
-        check_same_settings(self.team, mine)
+            rule = {"optimizer": player.optimizer, "learning rates": rates or "constant"}
+            rule |= of_model(player.replica) | {"loss scale": scale and scale.settings}
+            mine |= {self.label(player, name, "'s "): value for name, value in rule.items()}
+        names = (type(getattr(one, "callback", one)).__name__ for one in self.callbacks)
+        mine["callbacks"] = ", ".join(names) or "none"
+        mine |= {"correct_momentum": self.correct_momentum, "layout": repr(self.layout)}
+        mine["strategy"] = loop.identity or self.strategy.name
+        mine |= {"steps between checks": self.check_every}
+        mine["steps between checkpoints"] = None if self.saving is None else self.saving.every
+        check_same(self.team, mine)
 
     def check_same_weights(self) -> None:
         for player in self.players:
