@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -184,9 +185,33 @@ def share(n: int, rank: int, ranks: int) -> slice:
     return slice(n * rank // ranks, n * (rank + 1) // ranks)
 
 
-def shard(data: Data, rank: int, ranks: int) -> Data:
-    """This rank's contiguous share of `data`, without a copy; may be empty if ranks > samples."""
-    return data.part(share(len(data), rank, ranks))
+def shard(data: Data, rank: int, ranks: int, batch_size: int = 1) -> Data:
+    """This rank's contiguous share of `data`, without a copy: whole batches, perhaps none."""
+    n = len(data)
+    own = share(-(-n // batch_size), rank, ranks)
+    return data.part(slice(min(n, own.start * batch_size), min(n, own.stop * batch_size)))
+
+
+def varied(data: Any, count: int) -> Batch:
+    """At most `count` samples from all of `data`, with targets as different as there are.
+
+    They are the same in each process. Of files and streams they are the first ones.
+    """
+    if not isinstance(data, Data):
+        return data.take(slice(0, count))
+    places = np.unique(np.linspace(0, len(data) - 1, 16 * count).astype(int))
+    if len(places) > count:
+        _, targets, *_ = data.take(places)
+        arrays = [a for a in by_name(targets).values() if len(a)]
+        seen, turns = Counter(), []  # how many samples before this one have the same target
+        for i in range(len(places)):
+            kind = tuple(a[i].tobytes() for a in arrays)
+            turns.append(seen[kind])
+            seen[kind] += 1
+        order = np.argsort(turns, kind="stable")
+        spread = np.linspace(0, max(count, turns.count(0)) - 1, count).astype(int)
+        places = np.sort(places[order[spread]])
+    return data.take(places)
 
 
 def classes(train: Data, validation: Data) -> int | None:

@@ -110,6 +110,8 @@ class Traits:
             all ranks that share them must compute each batch together. (`check` does not fit it.)
         measures_together: `measure` is collective: all ranks must be given every batch, also with
             their share of it empty; and it has `predictions` (runtime/evaluation.py).
+        whole_batches: A batch of validation is measured by one rank, since something that is
+            measured is no mean over samples.
         computes_in_float16: `loss_scale="auto"` means "dynamic".
         refuses_xla: Why XLA can't compile it; "" if it may be tried.
 
@@ -141,6 +143,7 @@ class Traits:
     fixed_batch: int | None = None
     changes_parameters: bool = False
     measures_together: bool = False
+    whole_batches: bool = False
     computes_in_float16: bool = False
     refuses_xla: str = "it is no Keras model"
 

@@ -77,9 +77,11 @@ def of_data(dataset: Dataset) -> dict[str, str]:
         part = getattr(dataset, what.removesuffix("ing"))
         if not isinstance(part, Sized):
             continue
-        most = IN_MEMORY if isinstance(part, Data) else IN_FILES
-        places = np.unique(np.linspace(0, len(part) - 1, most).astype(int))
-        names = zip(("inputs", "targets", "weights"), part.take(places), strict=False)
+        if isinstance(part, Data):
+            samples = part.take(np.unique(np.linspace(0, len(part) - 1, IN_MEMORY).astype(int)))
+        else:  # a rank opens the files of its own share only, and the first one here
+            samples = part.take(slice(0, IN_FILES))
+        names = zip(("inputs", "targets", "weights"), samples, strict=False)
         for name, arrays in names:
             for shown, array in by_name(arrays, f"{what} {name}").items():
                 found[shown] = f"{len(part)} samples of {_array(array)}"

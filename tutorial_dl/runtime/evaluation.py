@@ -58,7 +58,13 @@ def evaluate(
     Rank r measures the r-th share of the samples, and the ranks' sums are added up
     (`Replica.measure`). The model is given `part(batch)` of each batch.
     """
-    with closing(_shares(team, data, batch_size)) as batches:
+    whole = replica.traits.whole_batches
+    if whole and isinstance(data, Stream) and team.size > 1:
+        raise ValueError(
+            "a loss or a metric of this model is no mean over samples, and ranks share each batch "
+            "of a stream: give validation data in arrays or HDF5 files"
+        )
+    with closing(_shares(team, data, batch_size, whole)) as batches:
         # Where ranks compute together, a rank without samples must take part in every batch
         found = measure(
             replica,
@@ -83,11 +89,14 @@ def metrics_over(team, replica: Replica, sums: dict) -> dict[str, float]:
     return json.loads(broadcast_text(team, text, last))
 
 
-def _shares(team, data, batch_size: int) -> Iterator[Batch]:
-    """This rank's samples, in batches; of a stream its share of each batch, which may be empty."""
+def _shares(team, data, batch_size: int, whole: bool = False) -> Iterator[Batch]:
+    """This rank's samples, in batches; of a stream its share of each batch, which may be empty.
+
+    `whole`: the batches are those of one process.
+    """
     if isinstance(data, Stream):
         return StreamBatches(data, team, shuffle=False, anew=True).epoch()
-    share = shard(data, team.rank, team.size)
+    share = shard(data, team.rank, team.size, batch_size if whole else 1)
     return Batches(share, batch_size, shuffle=False).epoch()
 
 

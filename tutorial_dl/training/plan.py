@@ -19,6 +19,7 @@ from .. import replica as replicas
 from .. import strategies
 from ..config import ScheduleConfig
 from ..data import Batches, Dataset, Stream, dataset_of
+from ..data.dataset import varied
 from ..data.weights import by_class
 from ..replica.base import try_out
 from ..replica.gan import Game, numbered
@@ -38,7 +39,7 @@ from .keras_callbacks import adapted
 from .optimizer_choice import Choice, choose, optimizers_of
 from .schedules import planned, schedule_of
 
-TRIED = 4  # samples that a model is tried out on
+TRIED = 12  # samples that a model is tried out on
 
 
 @dataclass
@@ -193,7 +194,8 @@ class Plan:
             )
         shared = not whole or (ranks > 1 and strategy.shares_batches)
         by_team = whole and not (kind is MasterLoop and strategy.synchronous)
-        try_out(replica, dataset.train.take(slice(0, fixed or TRIED)), shared, by_team)
+        samples = dataset.train.take(slice(0, fixed)) if fixed else varied(dataset.train, TRIED)
+        try_out(replica, samples, shared, by_team)
         if fixed is not None:
             check_fixed_batch(fixed, dataset, batch_size, shared or ranks > 1)
 

@@ -1,7 +1,5 @@
 """Metrics of Keras models as sums over samples; expected values are Keras's own, on all samples."""
 
-import re
-
 import numpy as np
 import pytest
 from keras_networks import VALUES, compiled, keras, layers, tf
@@ -201,21 +199,17 @@ def test_a_layer_that_counts_batches():
     assert measured(r, batches)["seen"] == right == trained(r, batches)["seen"]
 
 
-def test_a_metric_that_does_not_add_up_is_refused():
-    r = replica.of(network(1, "sigmoid", "mse", ["mae", largest]))
-    with pytest.raises(ValueError, match=r"metric 'largest' are not sums over samples.*evaluate"):
-        r.try_out((X, YES), shared=False)
-
-
-def test_a_loss_that_is_no_mean_is_refused_where_ranks_share_a_batch():
-    r = replica.of(network(1, "sigmoid", summed, []))
-    r.try_out((X, YES), shared=False)  # one rank computes each batch: as in Keras
-    with pytest.raises(ValueError, match=r"its loss is not a mean over samples.*two parts") as said:
-        r.try_out((X, YES), shared=True)
-    whole, parts = map(float, re.findall(r"([\d.e+]+) for (?:41|two)", str(said.value)))
-    sums = [keras.ops.sum((YES[s] - r.predict(X[s])) ** 2) for s in (slice(0, 20), slice(20, 41))]
-    assert whole == pytest.approx(float(sum(sums)), rel=1e-3)
-    assert parts == pytest.approx(float(20 * sums[0] + 21 * sums[1]) / 41, rel=1e-3)
+def test_what_needs_the_whole_batch_is_refused_where_pieces_of_it_are_computed_apart():
+    for loss, metrics, said in (
+        ("mse", ["mae", largest], "the numbers of metric 'largest' are not sums over samples"),
+        (summed, [], "loss 'summed' is not a mean over samples"),
+        (keras.losses.Dice(), [], "loss 'dice' is not a mean over samples"),
+    ):
+        r = replica.of(network(1, "sigmoid", loss, metrics))
+        r.try_out((X, YES), shared=False)  # one rank computes each batch: as in Keras
+        r.try_out((X, YES), shared=True)  # ranks do so together
+        with pytest.raises(ValueError, match=f"{said}, so .* 'synchronous', without accumulate"):
+            r.try_out((X, YES), shared=True, by_team=False)
 
 
 def test_losses_that_are_means_are_taken():

@@ -11,6 +11,7 @@ Metrics and losses that a user has written are tried out on a few samples, whole
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -112,44 +113,37 @@ class KerasMetrics:
                 )
         return {name: float(value.reshape(())) for name, value in found.items()}
 
-    def try_out(self, batch: Batch, shared: bool) -> None:
-        """Find out what a user's metrics and losses sum up; see `Replica.try_out`."""
-        self._check_test_step(batch)
-        data, own = Data(*batch), self._unknown()
-        whole_loss = not shared or self.losses_of_keras
-        if len(data) < 2 or (not own and whole_loss):
-            return
-        self.by_batch = self.by_batch_in(batch, self._test)
-        if not whole_loss:
-            found, _ = self._of_parts(batch, self._test)
-            self._check_loss([of[id(self.model._loss_tracker)] for of in found], len(data))
+    def try_out(self, batch: Batch, step: Callable | None = None) -> list[str]:
+        """Find out what metrics that Keras does not update for each sample sum up.
 
-    def by_batch_in(self, batch: Batch, step: Callable) -> list[keras.metrics.Metric]:
-        """The metrics to which `step(batch)` adds one number a batch, whatever its size.
+        Returns the names of those that are neither sums over samples nor means of a batch, so that
+        they need whole batches.
 
-        Raises ValueError if it adds something else to one that is not a sum over samples.
+        Args:
+            step: What adds a batch to the metrics; by default the model's test_step.
         """
-        found, sizes = self._of_parts(batch, step)
-        by_batch = []
+        self._check_test_step(batch)
+        if len(Data(*batch)) < 2 or not self._unknown():
+            return []
+        found, sizes = self._of_parts(batch, step or self._test)
+        self.by_batch, whole = [], []
         for metric in self._unknown():
             numbers = [of[id(metric)] for of in found]
             if _adds_up(*numbers):
                 continue
-            if not _adds_up(*(n * size for n, size in zip(numbers, sizes, strict=True))):
-                raise ValueError(
-                    f"model '{self.model.name}': the numbers of metric '{metric.name}' are not "
-                    "sums over samples, so those of several ranks can't be added up: leave it out, "
-                    "and call model.evaluate after training"
-                )
-            by_batch.append(metric)
-            self._mean |= {id(variable) for variable in metric.variables}
-        return by_batch
+            if _adds_up(*(n * size for n, size in zip(numbers, sizes, strict=True))):
+                self.by_batch.append(metric)
+                self._mean |= {id(variable) for variable in metric.variables}
+            else:
+                whole.append(metric.name)
+        return whole
 
-    def _of_parts(self, batch: Batch, step: Callable) -> tuple[list[dict], tuple[int, ...]]:
-        """Each metric's numbers after the whole batch, and after two parts of it; their samples."""
-        data = Data(*batch)
-        half, found = len(data) // 2, []
-        for part in (slice(None), slice(0, half), slice(half, None)):
+    def _of_parts(self, batch: Batch, step: Callable) -> tuple[list[dict], list[int]]:
+        """Each metric's numbers after the whole batch, and after parts of it; their samples."""
+        data, found = Data(*batch), []
+        n = len(data)
+        parts = parts_of(n, (n // 4, n // 2 + 1) if n > 3 else (1,))
+        for part in (slice(0, n), *parts):
             self.model.reset_metrics()
             step(data.take(part))
             metrics = [self.model._loss_tracker, *self._metrics()]
@@ -157,7 +151,7 @@ class KerasMetrics:
                 id(m): np.concatenate([_numbers(v).ravel() for v in m.variables]) for m in metrics
             })  # fmt: skip
         self.model.reset_metrics()
-        return found, (len(data), half, len(data) - half)
+        return found, [n, *(part.stop - part.start for part in parts)]
 
     def _unknown(self) -> list[keras.metrics.Metric]:
         """Metrics that may hold anything: all but those that Keras updates for each sample."""
@@ -179,16 +173,6 @@ class KerasMetrics:
             raise ValueError(
                 f"model '{self.model.name}': its test_step must update a metric named 'loss', such "
                 "as keras.metrics.Mean(name='loss')"
-            )
-
-    def _check_loss(self, sums: list[np.ndarray], samples: int) -> None:
-        """sums: of the loss over the samples, as a whole and in two parts."""
-        if not _adds_up(*sums):
-            whole, first, second = (loss[0] / samples for loss in sums)
-            raise ValueError(
-                f"model '{self.model.name}': its loss is not a mean over samples, so ranks can't "
-                f"share a batch: {whole:.4g} for {samples} samples, {first + second:.4g} for two "
-                "parts of them; return one loss per sample, or their mean"
             )
 
     def failed(self, batch: Batch) -> ValueError | None:
@@ -258,12 +242,17 @@ class KerasMetrics:
         return {f"{i} {NUMBERED.sub('', v.path)}": v for i, v in enumerate(variables)}
 
 
+def parts_of(samples: int, cut: tuple[int, ...]) -> list[slice]:
+    """Samples, cut before those of these numbers."""
+    return [slice(a, b) for a, b in pairwise((0, *cut, samples))]
+
+
 def _numbers(variable) -> np.ndarray:
     return np.asarray(variable.value).astype(np.float64)
 
 
-def _adds_up(whole: np.ndarray, first: np.ndarray, second: np.ndarray) -> bool:
-    return bool(np.allclose(first + second, whole, rtol=NEAR, atol=NEAR))
+def _adds_up(whole: np.ndarray, *parts: np.ndarray) -> bool:
+    return bool(np.allclose(sum(parts), whole, rtol=NEAR, atol=NEAR))
 
 
 def is_ours_or_keras(thing: Any) -> bool:

@@ -20,6 +20,7 @@ from tutorial_dl.replica.keras.metrics import KerasMetrics, is_empty, packed, un
 from tutorial_dl.replica.keras.shape_errors import shape_error, wrong_label
 from tutorial_dl.replica.keras.step import NeedsVariables, Step
 from tutorial_dl.replica.keras.sums import MetricSums
+from tutorial_dl.replica.keras.try_out import Findings, TryOut, known
 from tutorial_dl.replica.keras.weights import KerasWeights
 from tutorial_dl.replica.keras.xla import Compilation
 
@@ -99,21 +100,23 @@ class KerasReplica(KerasWeights):
     def use_team(self, team: Any) -> None:
         for layer in self._collective:
             layer.training_team = team
-        if (self._collective or self._may_mask) and team is not self._team:
+        if team is not self._team:
             self.graphs.clear()  # a graph keeps its team
         self._team = team
         self._share()
 
     def _share(self) -> None:
         """Note whether graphs exchange something with other ranks."""
-        shares = self._masked and self._team is not None and self._team.size > 1
-        self.step.shares_losses = self._team if shares else None
+        whole = self.step.whole
+        needs = self._masked or whole.losses or whole.metrics or whole.states
+        shares = needs and self._team is not None and self._team.size > 1
+        self.step.team = self._team if shares else None
         self.graphs.calls_python = self.calls_python
 
     @property
     def calls_python(self) -> bool:
         """Whether graphs call Python, to do so."""
-        return bool(self._collective or self.step.shares_losses)
+        return bool(self._collective or self.step.team)
 
     def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         from tutorial_dl.replica.keras.optimizers import compiled_optimizer
@@ -197,13 +200,15 @@ class KerasReplica(KerasWeights):
         if samples == 0:
             if self._may_mask:
                 self.build(self.arrays(batch))
-            if self._collective or self.step.shares_losses or self._normalized:
+            if self._collective or self.step.team or self._normalized:
                 self._take_part(batch)
             self.gradient[:] = 0
             self.gradient_is_finite = True
             return 0.0, 0
         loss, numbers, *gradients = self.run(self.step.gradient, batch)
-        if len(numbers):
+        if len(numbers) and self.step.team is not None and self.step.whole.metrics:
+            self.training.add(numbers[:-1], samples, together=int(numbers[-1]))
+        elif len(numbers):
             self.training.add(numbers, samples)
         self._settle()
         factor = 1 / self.loss_scale
@@ -219,10 +224,12 @@ class KerasReplica(KerasWeights):
         The moving statistics of layers that need all ranks are shared and change; other weights
         that are not trained stay as they were.
         """
-        before = [v.numpy() for v in self._own_state]
+        joined = {id(v) for v, _ in self.step.whole.states}
+        kept = [v for v in self._own_state if id(v) not in joined]
+        before = [v.numpy() for v in kept]
         self.run(self.step.gradient_without_samples, zeros_like(batch, 1))
         self._settle()
-        for variable, value in zip(self._own_state, before, strict=True):
+        for variable, value in zip(kept, before, strict=True):
             variable.assign(value)
 
     def _settle(self) -> None:
@@ -284,25 +291,38 @@ class KerasReplica(KerasWeights):
 
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
         self.check_batch(batch, shared)
-        own = self.step.own
-        all_of_keras = self.metrics.losses_of_keras and not self.metrics.beyond_compile_of_keras
-        if not self._may_mask and not own and all_of_keras:
+        if not self._may_mask and not self.step.own and known(self.model, self.metrics):
             return
-        arrays = self.arrays(batch)
+        arrays, name = self.arrays(batch), self.model.name
         self.build(arrays)
-        if self._masked and shared and (own or not by_team):
+        own, alone = self.step.own, not by_team or self.step.own or self.holding is not None
+        if self._masked and shared and alone:
             how = "with an asynchronous strategy, or on one rank"
             if not own:
                 how = "with strategy 'synchronous' or an asynchronous one, without accumulate"
             raise ValueError(
-                f"model '{self.model.name}' has a mask, so its loss is not a mean over samples: "
-                f"use it {how}"
+                f"model '{name}' has a mask, so its loss is not a mean over samples: use it {how}"
             )
+        found, tried = Findings(), TryOut(self.model, arrays)
         with unchanged(self.model):
-            self.metrics.try_out(arrays, shared and not self._masked and not own)
             if own:
                 own_step.check(self.model, self.parameters, arrays, shared)
-                self.training.by_batch = self.metrics.by_batch_in(arrays, self._numbers_of_step)
+                found.metrics += self.metrics.try_out(arrays, self._numbers_of_step)
+                self.training.by_batch = self.metrics.by_batch
+            found.metrics += self.metrics.try_out(arrays)
+            if shared and not (self._masked or own):
+                found.losses = tried.check()
+            if shared:
+                found.states = tried.states()
+        if shared and alone and (words := found.words()):
+            raise ValueError(
+                f"model '{name}': {words}, so ranks can't share a batch: use it with strategy "
+                "'synchronous', without accumulate and without a train_step of your own"
+            )
+        self.step.whole = found
+        self.traits = replace(self.traits, whole_batches=bool(found.metrics or found.losses))
+        self.graphs.clear()
+        self._share()
 
     def _numbers_of_step(self, batch: Batch) -> None:
         """Let the metrics hold what an own train_step makes of a batch."""

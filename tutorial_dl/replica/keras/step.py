@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 
 from tutorial_dl.replica.keras import own_step
-from tutorial_dl.replica.keras.collective_layers import without_samples
+from tutorial_dl.replica.keras.collective_layers import has_samples, without_samples
 from tutorial_dl.replica.keras.graphs import Graphs, keras, tf
-from tutorial_dl.replica.keras.losses import losses_by, over_ranks
+from tutorial_dl.replica.keras.losses import by_count, losses_by, over_ranks, whole_batch
 from tutorial_dl.replica.keras.metrics import as_fit, is_ours_or_keras, packed, states_of
 from tutorial_dl.replica.keras.sums import MetricSums
+from tutorial_dl.replica.keras.try_out import Findings
 
 NO_NUMBERS = np.zeros(0)
 
@@ -46,7 +47,9 @@ class Step:
     Attributes:
         by_tensors: Whether the steps of a gradient take the weights as tensors.
         counts: Whether metrics are updated while training.
-        shares_losses: The team over which losses with masks are means; None: there is none.
+        team: The ranks that share each batch, if something must be computed with them: `whole`,
+            and losses with masks. None: nothing.
+        whole: What needs the whole batch.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class Step:
     ) -> None:
         self.model, self.variables = model, variables
         self.graphs, self.training = graphs, training
-        self.counts, self.shares_losses, self._mode = False, None, True
+        self.counts, self.team, self.whole, self._mode = False, None, Findings(), True
         self.own = own_step.has_own_step(model)
         layers = model._flatten_layers()
         assigns = any(isinstance(x, keras.layers.SpectralNormalization) for x in layers)
@@ -85,12 +88,16 @@ class Step:
         return self.graphs.compiled(self._test)(x, y, w)
 
     def _gradient(self, x: Any, y: Any, w: Any, loss_scale: Any, *weights: Any) -> list[tf.Tensor]:
+        states = [] if self.team is None else self.whole.states
+        before = [tf.identity(v.value) for v, _ in states]
         if self.own:
             batch = packed(x, y, w)
             loss, gradients = own_step.loss_and_gradients(self.model, batch, loss_scale)
             numbers = self.training.held() if self.counts else NO_NUMBERS
         else:
             loss, numbers, gradients = self._by_tape(*as_fit(x, y, w), loss_scale, weights)
+        if states:
+            self._join_states(before)
         gradients = [
             # Embeddings have tf.IndexedSlices as gradients; convert_to_tensor makes them dense.
             tf.zeros_like(v.value) if g is None else tf.convert_to_tensor(g)
@@ -116,13 +123,58 @@ class Step:
             for variable in [*states_of(self.model), *self.model.metrics_variables]:
                 if (value := scope.get_current_value(variable)) is not None:
                     variable.assign(value)
-        numbers = self.training.of_batch(x, y, outputs, w) if self.counts else NO_NUMBERS
-        return loss, numbers, gradients
+        return loss, self._numbers(x, y, outputs, w) if self.counts else NO_NUMBERS, gradients
+
+    def _numbers(self, x: Any, y: Any, outputs: Any, w: Any) -> tf.Tensor:
+        """The metrics' numbers. If one needs the whole batch, the last rank alone counts it, and
+        they end with the batch's samples.
+        """
+        team = self.team
+        if team is None or not self.whole.metrics:
+            return self.training.of_batch(x, y, outputs, w)
+        given = (() if y is None else y, outputs, () if w is None else w)
+        y, outputs, w = whole_batch(team, given)
+        _, y, w = as_fit(x, y, w)
+        counts = team.rank == team.size - 1
+        numbers = self.training.of_batch(x, y, outputs, w, counts)
+        samples = tf.cast(tf.shape(keras.tree.flatten(outputs)[0])[:1], tf.float64)
+        return tf.concat([numbers, samples], 0)
+
+    def _join_states(self, before: list[tf.Tensor]) -> None:
+        """Give sums and extremes that a layer keeps the values of all ranks' samples."""
+        from tutorial_dl.replica.keras.collectives import in_order
+
+        team, states = self.team, self.whole.states
+        signs = {"sum": 1, "max": 1, "min": -1}
+        parts = [[], []]
+        for (variable, how), old in zip(states, before, strict=True):
+            old, new = (tf.cast(t, tf.float64) for t in (old, variable.value))
+            here = new - old if how == "sum" else signs[how] * new
+            if not has_samples():
+                here = tf.zeros_like(old) if how == "sum" else signs[how] * old
+            parts[how != "sum"].append(tf.reshape(here, [-1]))
+        sent = [tf.concat([tf.zeros(1, tf.float64), *part], 0) for part in parts]
+
+        def joined(arrays: list[np.ndarray]) -> list[np.ndarray]:
+            sums, extremes = map(np.array, arrays)
+            return [team.allreduce(sums), team.allreduce(extremes, "max")]
+
+        kinds = [(t.dtype, t.shape) for t in sent]
+        found = in_order(joined, sent, kinds, "states", all_teams=False)
+        places = [1, 1]
+        for (variable, how), old in zip(states, before, strict=True):
+            which, size = int(how != "sum"), int(np.prod(variable.shape))
+            part = found[which][places[which] : places[which] + size]
+            places[which] += size
+            value = signs[how] * tf.reshape(part, variable.shape)
+            value += tf.cast(old, tf.float64) if how == "sum" else 0
+            variable.assign(tf.cast(value, variable.dtype))
 
     def _loss(self, x: Any, y: Any, w: Any) -> tuple[tf.Tensor, Any]:
-        model, team = self.model, self.shares_losses
+        model, team = self.model, self.team
         outputs = model(x, training=self._mode)
-        with nullcontext() if team is None else losses_by(model, over_ranks(team)):
+        change = None if team is None else over_ranks(team, self.whole.losses)
+        with nullcontext() if team is None else losses_by(model, change):
             return model.compute_loss(
                 x=x, y=y, y_pred=outputs, sample_weight=w, training=True
             ), outputs
@@ -135,6 +187,6 @@ class Step:
             return loss
 
         self.model.reset_metrics()
-        with losses_by(self.model, seen):
+        with losses_by(self.model, by_count(seen)):
             self.model.test_step(packed(x, y, w))
         return [self.training.held(), *found]

@@ -39,8 +39,24 @@ class MetricSums:
         if not self._of_compile_only:
             self.metrics.model.reset_metrics()
 
-    def of_batch(self, x: Any, y: Any, outputs: Any, weights: Any) -> tf.Tensor:
-        """The numbers of the metrics after this batch alone, float64 (k,)."""
+    def of_batch(
+        self, x: Any, y: Any, outputs: Any, weights: Any, counts: bool = True
+    ) -> tf.Tensor:
+        """The numbers of the metrics after this batch alone, float64 (k,).
+
+        Without `counts`, zeros but for those of losses: another rank counts the metrics.
+        """
+        numbers = self._of_batch(x, y, outputs, weights)
+        if counts:
+            return numbers
+        trackers = [*self.metrics.of_outputs, self.metrics.model._loss_tracker]
+        own = {id(v) for tracker in trackers for v in tracker.variables}
+        variables = self.metrics.variables().values()
+        sizes = [int(np.prod(v.shape)) for v in variables]
+        kept = np.repeat([float(id(v) in own) for v in variables], sizes)
+        return numbers * tf.constant(kept, tf.float64)
+
+    def _of_batch(self, x: Any, y: Any, outputs: Any, weights: Any) -> tf.Tensor:
         model, variables = self.metrics.model, list(self.metrics.variables().values())
         if not self._of_compile_only:
             model.compute_metrics(x, y, outputs, sample_weight=weights)
@@ -69,12 +85,15 @@ class MetricSums:
 
     # Outside
 
-    def add(self, numbers: Any, samples: int, counted: Sequence[float] = ()) -> None:
+    def add(
+        self, numbers: Any, samples: int, counted: Sequence[float] = (), together: int | None = None
+    ) -> None:
         """Add the metrics' numbers of a batch, (k,).
 
         Args:
             numbers: As `of_batch` and `held` return them.
             samples: Of the batch.
+            together: Samples of the batch on all ranks, if the metrics are of these.
             counted: For each compiled loss, what it was divided by if its output has a mask, else
                 -1. Losses are means over all that counts: weighted by samples, as in Keras, they
                 would depend on how sequences are cut into batches.
@@ -95,7 +114,7 @@ class MetricSums:
         self._total += numbers
         self._samples += samples
         if self._of_batches():
-            self._by_samples += samples * numbers
+            self._by_samples += (samples if together is None else together) * numbers
 
     def _place(self) -> None:
         """Find where numbers have the (total, count) of the loss, and of each output's loss."""

@@ -86,7 +86,8 @@ class Computing:
         return self.team.allreduce(own)
 
     def _measured(self, part: Part) -> np.ndarray:
-        data, size = shard(self.run.dataset.validation, *part), self.run.validation_batch_size
+        size, whole = self.run.validation_batch_size, self.replica.traits.whole_batches
+        data = shard(self.run.dataset.validation, *part, size if whole else 1)
         with (
             span("validation"),
             closing(Batches(data, size, shuffle=False).epoch()) as batches,
