@@ -305,10 +305,10 @@ class Chain(Layer):
         return [array for layer in self.layers for array in layer.arrays()]
 
     def start(self, w, random):
-        for layer, own in self._with(w):
+        for layer, own in self.with_arrays(w):
             layer.start(own, random)
 
-    def _with(self, w: Arrays) -> list[tuple[Layer, Arrays]]:
+    def with_arrays(self, w: Arrays) -> list[tuple[Layer, Arrays]]:
         """Each layer with its part of a list of arrays."""
         pairs, first = [], 0
         for layer in self.layers:
@@ -319,18 +319,18 @@ class Chain(Layer):
 
     def forward(self, x, w, at):
         y, saved = x, []
-        for layer, own in self._with(w):
+        for layer, own in self.with_arrays(w):
             y, one = layer.forward(y, own, at)
             saved.append(one)
         return (x + y if self.residual else y), saved
 
     def backward_inputs(self, w, saved, gy):
         g, kept = gy, []
-        for (layer, own), one in zip(reversed(self._with(w)), reversed(saved), strict=True):
+        for (layer, own), one in zip(reversed(self.with_arrays(w)), reversed(saved), strict=True):
             g, its = layer.backward_inputs(own, one, g)
             kept.append(its)
         return (gy + g if self.residual else g), kept[::-1]
 
     def backward_weights(self, saved, kept, gw):
-        for (layer, own), one, its in zip(self._with(gw), saved, kept, strict=True):
+        for (layer, own), one, its in zip(self.with_arrays(gw), saved, kept, strict=True):
             layer.backward_weights(one, its, own)
