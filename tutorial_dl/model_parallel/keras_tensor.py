@@ -30,6 +30,7 @@ from tutorial_dl.model_parallel.keras_layers import Exchange, Heads, Leave, Part
 from tutorial_dl.model_parallel.keras_sequence import SequencePlan, is_dropout, not_convolving
 from tutorial_dl.model_parallel.keras_stage import is_float
 from tutorial_dl.model_parallel.reductions import Sums
+from tutorial_dl.model_parallel.tensor import kind_of
 from tutorial_dl.replica.base import Segment
 from tutorial_dl.replica.holding import ALL, Part
 from tutorial_dl.replica.keras.graphs import keras
@@ -113,7 +114,7 @@ class Cut:
         """How the layer of a call is cut."""
         layer = call.operation
         if isinstance(layer, keras.Layer) and layer.weights:
-            return keras_rules.kind_of(layer.name, self.rules)
+            return kind_of(layer.name, self.rules)
         return "replicate"
 
     # Forms of tensors

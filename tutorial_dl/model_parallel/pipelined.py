@@ -122,7 +122,8 @@ class PipelinedReplica(Replica):
             by_name = {part.here.name: part for part in replica.holding.mine}
             held = [by_name[one.name]._replace(here=one) for one in self.segments]
             self.holding = grid.holding(replica.holding.whole, replica.holding.size, held)
-            self.sums, partial = replica.sums, {one.name for one in replica.partial}
+            partial = {one.name for one in getattr(replica, "partial", ())}
+            self.sums = getattr(replica, "sums", None)
             self.partial = [one for one in self.segments if one.name in partial]
         given = replica.traits
         self.traits = Traits(
