@@ -8,6 +8,7 @@ if no rank waits for ever.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 from tutorial_dl.model_parallel.schedules import Action, Schedule, ScheduleError
 from tutorial_dl.model_parallel.simulating import played
@@ -26,27 +27,34 @@ def check(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def _check_rank(schedule: Schedule, rank: int) -> None:
+def _first_wrong(schedule: Schedule, rank: int) -> tuple[int, str]:
+    """The place of the first action that a rank can't do, and why; "" if there is none."""
     done: dict[Action, int] = {}
     for place, action in enumerate(schedule.ranks[rank]):
         if why := _wrong(schedule, rank, action, done):
-            words = f"rank {rank}, action {place} ({action}): {why}"
-            raise ScheduleError(words, (rank, place), why)
+            return place, why
         done[action] = place
-    for chunk in range(schedule.chunks):
-        for batch in range(schedule.batches):
-            for kind in "FBW":
-                whole = [Action(kind, batch, chunk)]
-                sent = Action(kind, batch, chunk, "send")
-                if kind != "W" and schedule.peer(rank, sent) is not None:
-                    whole.append(sent)
-                for action in whole:
-                    if action not in done:
-                        raise ScheduleError(
-                            f"rank {rank} never does {action}: each rank needs F, B and W of each "
-                            "micro-batch, and sends what its neighbours need",
-                            (rank, len(schedule.ranks[rank])),
-                        )
+    return len(done), ""
+
+
+def _check_rank(schedule: Schedule, rank: int) -> None:
+    actions = schedule.ranks[rank]
+    place, why = _first_wrong(schedule, rank)
+    if why:
+        words = f"rank {rank}, action {place} ({actions[place]}): {why}"
+        raise ScheduleError(words, (rank, place), why)
+    for chunk, batch, kind in product(range(schedule.chunks), range(schedule.batches), "FBW"):
+        whole = [Action(kind, batch, chunk)]
+        sent = Action(kind, batch, chunk, "send")
+        if kind != "W" and schedule.peer(rank, sent) is not None:
+            whole.append(sent)
+        for action in whole:
+            if action not in actions:
+                raise ScheduleError(
+                    f"rank {rank} never does {action}: each rank needs F, B and W of each "
+                    "micro-batch, and sends what its neighbours need",
+                    (rank, len(actions)),
+                )
 
 
 def _wrong(schedule: Schedule, rank: int, action: Action, done: dict[Action, int]) -> str:
@@ -95,14 +103,9 @@ def as_far_as_it_runs(schedule: Schedule) -> Schedule:
 
     Rank r stops before its action number `len(result.ranks[r])`, if it has so many.
     """
-    right = []
-    for rank, actions in enumerate(schedule.ranks):
-        done: dict[Action, int] = {}
-        for place, action in enumerate(actions):
-            if _wrong(schedule, rank, action, done):
-                break
-            done[action] = place
-        right.append(actions[: len(done)])
+    right = [
+        actions[: _first_wrong(schedule, rank)[0]] for rank, actions in enumerate(schedule.ranks)
+    ]
     shorter = replace(schedule, ranks=tuple(right))
     _, done = played(shorter)
     ranks = tuple(actions[:i] for actions, i in zip(right, done, strict=True))

@@ -100,29 +100,22 @@ def check_sharded(inner: KerasReplica, stage: int) -> None:
             f"{type(inner).__name__}: use shard 1; of numpy layers, model_parallel.ZeRO is the "
             "lesson"
         )
-    name, kind = f"model '{inner.model.name}'", type(inner.model)
-    if any(isinstance(layer, CollectiveLayer) for layer in inner.model._flatten_layers()):
-        raise ValueError(
-            f"shard {stage} can't compute layers that need all ranks, such as synchronised batch "
-            "normalisation: use shard 1"
-        )
-    if inner.traits.changes_parameters:
-        raise ValueError(
-            f"shard {stage} can't compute SpectralNormalization, which changes whole weights: use "
-            "shard 1"
-        )
-    own = [m for m in ("test_step", "compute_loss", "compute_metrics") if m in overridden(kind)]
-    if own:
-        raise ValueError(
-            f"shard {stage} can't compute {name}: it has its own {own[0]}, which may need the "
-            "whole model; use shard 1"
-        )
-    if inner.metrics.beyond_compile_of_keras:
-        raise ValueError(
-            f"shard {stage} can't compute {name}: it has losses or metrics of your own, which are "
-            "tried out on the whole model; use Keras's own, or shard 1"
-        )
-    if inner.model.run_eagerly:
+    name, model, kind = f"model '{inner.model.name}'", inner.model, type(inner.model)
+    collective = any(isinstance(layer, CollectiveLayer) for layer in model._flatten_layers())
+    methods = ("test_step", "compute_loss", "compute_metrics")
+    own = next((m for m in methods if m in overridden(kind)), None)
+    for found, words in (
+        (collective, "layers that need all ranks, such as synchronised batch normalisation: use "
+                     "shard 1"),
+        (inner.traits.changes_parameters, "SpectralNormalization, which changes whole weights: use "
+                                          "shard 1"),
+        (own, f"{name}: it has its own {own}, which may need the whole model; use shard 1"),
+        (inner.metrics.beyond_compile_of_keras, f"{name}: it has losses or metrics of your own, "
+         "which are tried out on the whole model; use Keras's own, or shard 1"),
+    ):  # fmt: skip
+        if found:
+            raise ValueError(f"shard {stage} can't compute {words}")
+    if model.run_eagerly:
         raise ValueError(f"shard {stage} computes graphs: compile {name} without run_eagerly")
 
 

@@ -8,76 +8,13 @@ forward and backward, so that all ranks do the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import contextmanager
 
 import numpy as np
 
-from numba_kernels.spans import SUMS, span, standing_in
-from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel.context import RingAttention, Saved
-from tutorial_dl.model_parallel.reductions import Reductions
+from tutorial_dl.model_parallel.reductions import Sums, on_the_team
 from tutorial_dl.replica.keras.collectives import in_order
 from tutorial_dl.replica.keras.graphs import keras, tf
-
-
-@contextmanager
-def on_the_team():
-    """Within an op of a graph, on a thread of TensorFlow's, for which the rank's own waits."""
-    with standing_in():
-        try:
-            yield
-        except Exception as error:
-            error._keras_call_info_injected = True  # else Keras makes a RuntimeError of it
-            raise
-
-
-class Sums:
-    """Moves tensors between the forms that they have on the ranks of `team`, and counts.
-
-        same        nothing is sent
-        sum         the sum of all ranks' terms
-        sum_part    this rank's part, along the sequence, of that sum
-        gather      all ranks' parts, joined
-        take        this rank's part of what all ranks have
-
-    Attributes:
-        forward, backward: How many sums there were so far, in either pass.
-        gathers: How many allgathers, which only parts of sequences need.
-        reductions: What sends; `sent` are its bytes so far.
-    """
-
-    def __init__(self, team: Collectives) -> None:
-        self.team, self.reductions = team, Reductions(team)
-        self.forward = self.backward = self.gathers = 0
-
-    sent = property(lambda self: self.reductions.sent)
-
-    def move(self, how: str, x: tf.Tensor, shape, backward: bool = False) -> tf.Tensor:
-        """`x` in another form, of this static shape."""
-        if how == "take":
-            edges = self.reductions.places(x.shape[1]).edges
-            return x[:, edges[self.team.rank] : edges[self.team.rank + 1]]
-        if how == "same" or self.team.size == 1:
-            return tf.identity(x)
-        if x.dtype in (tf.float16, tf.bfloat16):  # rounded once, not after each term
-            return tf.cast(self.move(how, tf.cast(x, tf.float32), shape, backward), x.dtype)
-        reductions = self.reductions
-        reduce = {
-            "sum": reductions.summed,
-            "sum_part": reductions.summed_part,
-            "gather": lambda x: reductions.gathered(x, shape[1]),
-        }[how]
-
-        def moved(arrays: list[np.ndarray]) -> list[np.ndarray]:
-            self.gathers += how == "gather"
-            self.forward += how != "gather" and not backward
-            self.backward += how != "gather" and backward
-            with on_the_team(), span(SUMS[backward]):
-                return [reduce(arrays[0])]
-
-        # `short`: measured with sums of 8 KiB (0.06 ms in place of 0.12) and of 1 MiB (as fast)
-        name = "GatherOverRanks" if how == "gather" else "SumOverRanks"
-        return in_order(moved, [x], [(x.dtype, shape)], name, short=True)[0]
 
 
 class Between(keras.layers.Layer):
@@ -120,7 +57,7 @@ class Exchange(Between):
             return shape
         size = self.length
         if self.forward != "gather":
-            size = len(self.sums.reductions.places(size).of(self.sums.team.rank))
+            size = len(self.sums.places(size).of(self.sums.team.rank))
         return (shape[0], size, *shape[2:])
 
     def compute_output_spec(self, x):  # tokens stay integers

@@ -90,11 +90,11 @@ class KerasPartReplica(KerasReplica):
         # In the order of the whole model, so that checkpoints do not depend on the cut; generators
         # of layers that are replaced come in another one
         self.state_variables, self.seed_variables = whole.state_variables, whole.seed_variables
-        mine, self.partial, self.reductions = [], [], None
+        mine, self.partial = [], []
         if cut is not None:
             mine = cut.parts(self.segments, whole.segments)
             # Segments whose gradients are terms of a sum over the tensor axis
-            self.partial, self.reductions = cut.partial(self.segments), cut.sums.reductions
+            self.partial = cut.partial(self.segments)
         # Sums must reach all of the gradient
         self.traits = replace(self.traits, keeps_apart=not self.partial)
         self.holding = grid.holding(whole.segments, weights.size, mine)
@@ -129,7 +129,7 @@ class KerasPartReplica(KerasReplica):
     def compute_gradient(self, batch: Batch, *apart: Any, **options: Any) -> tuple[float, int]:
         found = super().compute_gradient(batch, *apart, **options)
         if self.partial and found[1]:
-            self.gradient_is_finite &= self.reductions.complete(self.gradient, self.partial)
+            self.gradient_is_finite &= self.sums.complete(self.gradient, self.partial)
         return found
 
     def use_team(self, team: Any) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tutorial_dl.model_parallel import tensor
 from tutorial_dl.model_parallel.keras_graph import Call, Graph
-from tutorial_dl.model_parallel.tensor import KINDS
 from tutorial_dl.replica.keras.graphs import keras
 
 CONVOLUTIONS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
@@ -40,11 +40,6 @@ OPERATIONS = frozenset((
 LAYERS = frozenset((
     "ReLU", "LeakyReLU", "ELU", "Multiply", "Add", "Subtract", "Maximum", "Minimum",
 ))  # fmt: skip
-
-
-def kind_of(name: str, rules: Mapping[str, str]) -> str:
-    """The kind that the first matching rule gives; "replicate" if none does."""
-    return next((kind for pattern, kind in rules.items() if fnmatchcase(name, pattern)), KINDS[-1])
 
 
 def by_number(layer: Any) -> bool:
@@ -110,28 +105,21 @@ def found(graph: Graph) -> dict[str, str]:
 
 def check_rules(model: Any, rules: Mapping[str, str], cuttable: set[str]) -> None:
     """Raise ValueError for a rule of no kind, or one that fits no layer that can be cut."""
-    layers = [layer for layer in model._flatten_layers(include_self=False) if layer.weights]
+    layers = model._flatten_layers(include_self=False)
+    every = [layer.name for layer in layers if layer.weights]
+    tensor.check_rules(rules, every, sorted(cuttable, key=every.index))
     for pattern, kind in rules.items():
-        if kind not in KINDS:
-            raise ValueError(f"rule '{pattern}': {', '.join(KINDS)}, not {kind!r}")
-        names = [one.name for one in layers if fnmatchcase(one.name, pattern)]
-        if not names:
-            every = ", ".join(sorted(cuttable, key=[one.name for one in layers].index))
-            raise ValueError(f"rule '{pattern}' matches no layer: the model has {every}")
-        inner = next((name for name in names if name not in cuttable), None)
-        if kind != "replicate" and inner is not None and not set(names) & cuttable:
+        names = [name for name in every if fnmatchcase(name, pattern)]
+        if kind != "replicate" and not set(names) & cuttable:
             raise ValueError(
-                f"rule '{pattern}': layer '{inner}' lies within another layer, and only layers of "
-                "the model itself can be cut"
+                f"rule '{pattern}': layer '{names[0]}' lies within another layer, and only layers "
+                "of the model itself can be cut"
             )
 
 
 def check_layer(layer: Any, kind: str, ranks: int) -> int:
     """Units, channels, heads or rows per rank; ValueError with the layer's name if it can't be."""
-    able, sort = ABLE.get(type(layer), ()), type(layer).__name__
-    if kind not in able:
-        ways = " or ".join([*able, "replicate"])
-        raise ValueError(f"layer '{layer.name}', a {sort}: {ways}, not {kind}")
+    tensor.check_kind(layer, kind, ABLE.get(type(layer), ()))
 
     def refuse(what: str) -> None:
         raise ValueError(f"layer '{layer.name}', cut by {kind}, {what}: replicate it")
@@ -171,10 +159,4 @@ def check_layer(layer: Any, kind: str, ranks: int) -> int:
         count, what = counts[kind]()
     if isinstance(layer, CONVOLUTIONS):
         what = "channels" if kind == "columns" else "input channels"
-    if count % ranks:
-        fit = [str(n) for n in range(1, count + 1) if count % n == 0]
-        raise ValueError(
-            f"layer '{layer.name}' has {count} {what}, which can't be divided evenly over {ranks} "
-            f"ranks: {', '.join(fit[:8])} ranks can, or replicate it"
-        )
-    return count // ranks
+    return tensor.share(layer, count, what, ranks)

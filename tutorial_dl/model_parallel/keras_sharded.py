@@ -41,16 +41,9 @@ from tutorial_dl.model_parallel.keras_head import KerasHead
 from tutorial_dl.model_parallel.keras_stages import KerasParts
 from tutorial_dl.model_parallel.shards import Shards, check_divisible
 from tutorial_dl.model_parallel.stages import Parts
-from tutorial_dl.replica.base import (
-    Batch,
-    CompiledOptimizer,
-    LossNotFinite,
-    Replica,
-    Segment,
-    Traits,
-)
+from tutorial_dl.replica.base import Batch, LossNotFinite, Replica, Segment, Traits
 from tutorial_dl.replica.layers import At
-from tutorial_dl.replica.proxy import check_times
+from tutorial_dl.replica.proxy import Passed, check_times
 
 GROUPS = 16  # a group has at most 1/16 of the weights, or one layer
 
@@ -267,20 +260,7 @@ class ShardedReplica(Replica):
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
         self.head.try_out(batch, shared)
 
-    # What is the model's own
-
-    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
-        return self.inner.own_optimizer(given)
-
-    state = property(
-        lambda self: self.inner.state, lambda self, values: setattr(self.inner, "state", values)
-    )
-    random = property(
-        lambda self: self.inner.random, lambda self, values: setattr(self.inner, "random", values)
-    )
-    trained = property(
-        lambda self: self.inner.trained, lambda self, sums: setattr(self.inner, "trained", sums)
-    )
+    own_optimizer, state, random, trained = (Passed() for _ in range(4))  # the model's own
 
     def save(self, path: Path | str, *trained: Any, parameters: np.ndarray | None = None) -> None:
         """Write the whole model, as its own replica does.

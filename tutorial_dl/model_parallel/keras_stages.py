@@ -9,9 +9,6 @@ What is refused by name: keras_checks.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +17,8 @@ from tutorial_dl.model_parallel.keras_checks import accuracy, check_stages
 from tutorial_dl.model_parallel.keras_graph import Graph
 from tutorial_dl.model_parallel.keras_stage import KerasStage, forget
 from tutorial_dl.model_parallel.stages import Boundary, Parts
-from tutorial_dl.replica.base import Batch, CompiledOptimizer, Segment, written
+from tutorial_dl.replica.base import Batch, CompiledOptimizer, Segment
 from tutorial_dl.replica.keras.replica import KerasReplica
-from tutorial_dl.replica.keras.saving import trained_by
-from tutorial_dl.tensorflow_chatter import quiet
 
 
 class KerasParts(Parts):
@@ -116,31 +111,16 @@ class KerasParts(Parts):
         mine = {id(v) for stage in self.made for v in stage.variables}
         forget([v for v in self.model.trainable_weights if id(v) not in mine])
 
-    def save(self, path: Path | str, parameters: np.ndarray, *trained: Any) -> None:
-        given = trained[0] if trained else None
-        if hasattr(self.replica, "whole"):  # layers or sequences are cut, too
-            try:
-                self.replica.save(path, given, parameters=parameters)
-            finally:
-                self._hold_again()
-            return
-        with (
-            self._all_of(parameters), written(self.replica, path) as part, quiet(),
-            trained_by(self.replica, given, path),
-        ):  # fmt: skip
-            self.model.save(part)
-
-    @contextmanager
-    def _all_of(self, parameters: np.ndarray) -> Iterator[None]:
-        """Within, the model's weights are these."""
-        for segment, variable in zip(self.segments, self.model.trainable_weights, strict=True):
-            variable.assign(segment.of(parameters))
+    def save(self, path, parameters, *trained):
         try:
-            yield
+            if hasattr(self.replica, "whole"):  # layers or sequences are cut, too
+                self.replica.save(path, *trained, parameters=parameters)
+            else:
+                whole = zip(self.segments, self.model.trainable_weights, strict=True)
+                for segment, variable in whole:
+                    variable.assign(segment.of(parameters))
+                self.replica.save(path, *trained)
         finally:
-            self._hold_again()
-
-    def _hold_again(self) -> None:
-        for stage in self.made:
-            stage.hold(*stage.held)
-        self._leave_others()
+            for stage in self.made:
+                stage.hold(*stage.held)
+            self._leave_others()

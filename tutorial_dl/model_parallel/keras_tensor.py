@@ -26,16 +26,11 @@ from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel import keras_context_rules, keras_rules
 from tutorial_dl.model_parallel.keras_checks import check_model, check_own_methods
 from tutorial_dl.model_parallel.keras_graph import Call, Graph, Names, filled, tensors_of
-from tutorial_dl.model_parallel.keras_layers import (
-    Exchange,
-    Heads,
-    Leave,
-    PartOfDropout,
-    Rows,
-    Sums,
-)
+from tutorial_dl.model_parallel.keras_layers import Exchange, Heads, Leave, PartOfDropout, Rows
 from tutorial_dl.model_parallel.keras_sequence import SequencePlan, is_dropout, not_convolving
 from tutorial_dl.model_parallel.keras_stage import is_float
+from tutorial_dl.model_parallel.reductions import Sums
+from tutorial_dl.model_parallel.tensor import kind_of
 from tutorial_dl.replica.base import Segment
 from tutorial_dl.replica.holding import ALL, Part
 from tutorial_dl.replica.keras.graphs import keras
@@ -119,7 +114,7 @@ class Cut:
         """How the layer of a call is cut."""
         layer = call.operation
         if isinstance(layer, keras.Layer) and layer.weights:
-            return keras_rules.kind_of(layer.name, self.rules)
+            return kind_of(layer.name, self.rules)
         return "replicate"
 
     # Forms of tensors
@@ -204,7 +199,7 @@ class Cut:
     def _of_parts(self, call: Call, given: Any, inputs: list) -> Any:
         """What computes each position by itself, for this rank's positions."""
         layer, length = call.operation, call.output_tensors[0].shape[1]
-        mine = self.sums.reductions.places(length).of(self.team.rank)
+        mine = self.sums.places(length).of(self.team.rank)
         self._partial |= {id(v) for v in getattr(layer, "trainable_weights", [])}
         if is_dropout(layer):
             how = {"dtype": layer.dtype_policy}

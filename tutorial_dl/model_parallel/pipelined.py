@@ -109,7 +109,7 @@ class PipelinedReplica(Replica):
         boundaries = self.parts.outputs(sample, self.places[1:-1])
         self.pipeline = Pipeline(grid, schedule, stages, boundaries, recompute)
         self.random = self.parts.random
-        self.partial, self.reductions = [], None
+        self.partial: list[Segment] = []
         if replica.holding is None or replica.holding.complete:
             there = [
                 Segment(s.name, s.offset + self.ends[number], s.shape)
@@ -122,7 +122,8 @@ class PipelinedReplica(Replica):
             by_name = {part.here.name: part for part in replica.holding.mine}
             held = [by_name[one.name]._replace(here=one) for one in self.segments]
             self.holding = grid.holding(replica.holding.whole, replica.holding.size, held)
-            self.reductions, partial = replica.reductions, {one.name for one in replica.partial}
+            partial = {one.name for one in getattr(replica, "partial", ())}
+            self.sums = getattr(replica, "sums", None)
             self.partial = [one for one in self.segments if one.name in partial]
         given = replica.traits
         self.traits = Traits(
@@ -169,7 +170,7 @@ class PipelinedReplica(Replica):
             at = At(int(self.random[0]), int(self.random[1]), 0, True)
         sums = self.pipeline.train(x, y, at)
         if self.partial and samples:
-            self.reductions.complete(self.gradient, self.partial)
+            self.sums.complete(self.gradient, self.partial)
         if self.random is not None:  # only now: a step that failed is made again alike
             self.random = self.random + np.array([0, int(samples > 0)])
         loss = np.array([sums.get("loss", 0.0)])

@@ -161,29 +161,30 @@ def of(
     return made if any(action.message for action in every) else with_messages(made)
 
 
-def with_messages(schedule: Schedule) -> Schedule:
+def with_messages(schedule: Schedule, sends_first: bool = False) -> Schedule:
     """The schedule with a recv before each action that needs one, and sends behind.
 
-    B and W in one go are the backward pass of a framework: what B computes is sent after W.
+    B and W in one go are the backward pass of a framework: what B computes is sent after W, unless
+    `sends_first`.
     """
-
-    def needs(rank: int, action: Action) -> bool:
-        return action.kind != "W" and schedule.peer(rank, action) is not None
-
     ranks = []
     for rank, actions in enumerate(schedule.ranks):
         found: list[Action] = []
-        for n, action in enumerate(actions):
+        before = None
+        for action, after in zip(actions, [*actions[1:], None], strict=True):
             kind, batch, chunk = action.kind, action.batch, action.chunk
-            if needs(rank, action):
+            if kind != "W" and schedule.peer(rank, action) is not None:
                 found.append(Action(kind, batch, chunk, "recv"))
             found.append(action)
-            after = actions[n + 1] if n + 1 < len(actions) else None
-            both = kind == "B" and after == Action("W", batch, chunk)
-            sent = Action("B" if kind == "W" else kind, batch, chunk, "send")
-            apart = kind == "W" and (n == 0 or actions[n - 1] != Action("B", batch, chunk))
-            if not both and not apart and schedule.peer(rank, sent) is not None:
+            b, w = Action("B", batch, chunk), Action("W", batch, chunk)
+            if kind == "W":
+                sends = before == b and not sends_first
+            else:
+                sends = kind == "F" or after != w or sends_first
+            sent = Action("F" if kind == "F" else "B", batch, chunk, "send")
+            if sends and schedule.peer(rank, sent) is not None:
                 found.append(sent)
+            before = action
         ranks.append(tuple(found))
     return Schedule(schedule.name, tuple(ranks), schedule.batches, schedule.chunks)
 
@@ -195,8 +196,10 @@ def _checked(stages: int, batches: int) -> None:
         )
 
 
-def _made(name: str, lists: list[list[Action]], batches: int, chunks: int = 1) -> Schedule:
-    return with_messages(Schedule(name, tuple(map(tuple, lists)), batches, chunks))
+def _made(
+    name: str, lists: list[list[Action]], batches: int, chunks: int = 1, sends_first: bool = False
+) -> Schedule:
+    return with_messages(Schedule(name, tuple(map(tuple, lists)), batches, chunks), sends_first)
 
 
 def _backward(batch: int, chunk: int = 0) -> list[Action]:
@@ -214,23 +217,30 @@ def gpipe(stages: int, batches: int) -> Schedule:
     return _made("gpipe", [forward + backward] * stages, batches)
 
 
+def _in_turns(stages: int, batches: int, w_waits: bool) -> list[list[Action]]:
+    """S - r forward passes of rank r, then B and F in turns; W of r micro-batches later if told."""
+    _checked(stages, batches)
+    lists = []
+    for rank in range(stages):
+        ahead, later = min(stages - rank, batches), rank * w_waits
+        actions = [Action("F", i) for i in range(ahead)]
+        for i in range(batches):
+            actions.append(Action("B", i))
+            if i >= later:
+                actions.append(Action("W", i - later))
+            if ahead + i < batches:
+                actions.append(Action("F", ahead + i))
+        lists.append(actions + [Action("W", i) for i in range(max(batches - later, 0), batches)])
+    return lists
+
+
 def one_f_one_b(stages: int, batches: int) -> Schedule:
     """1F1B: as soon as a gradient arrives, it goes back (Narayanan et al., arXiv 1806.03377).
 
     Rank r begins with S - r forward passes, then does a backward and a forward pass in turns. It
     takes as long as `gpipe`, and holds the activations of S - r micro-batches at most.
     """
-    _checked(stages, batches)
-    lists = []
-    for rank in range(stages):
-        ahead = min(stages - rank, batches)
-        actions = [Action("F", i) for i in range(ahead)]
-        for i in range(batches):
-            actions += _backward(i)
-            if ahead + i < batches:
-                actions.append(Action("F", ahead + i))
-        lists.append(actions)
-    return _made("1f1b", lists, batches)
+    return _made("1f1b", _in_turns(stages, batches, w_waits=False), batches)
 
 
 def interleaved(stages: int, batches: int, chunks: int = 2) -> Schedule:
@@ -274,39 +284,9 @@ def zb_h1(stages: int, batches: int) -> Schedule:
     computes that of weights, and is r micro-batches behind with the latter, until it has nothing
     else to do. Every rank holds activations of S micro-batches at most.
     """
-    _checked(stages, batches)
-    lists = []
-    for rank in range(stages):
-        ahead = min(stages - rank, batches)
-        actions = [Action("F", i) for i in range(ahead)]
-        done = 0  # gradients of weights
-        for i in range(batches):
-            actions.append(Action("B", i))
-            # Only after the last forward pass of 1F1B's beginning do gaps appear.
-            if i >= rank:
-                actions.append(Action("W", done))
-                done += 1
-            if ahead + i < batches:
-                actions.append(Action("F", ahead + i))
-        actions += [Action("W", i) for i in range(done, batches)]
-        lists.append(actions)
-    return with_sends_first(Schedule("zb_h1", tuple(map(tuple, lists)), batches))
-
-
-def with_sends_first(schedule: Schedule) -> Schedule:
-    """As `with_messages`, but what B computes is sent before W."""
-    made = with_messages(schedule)
-    ranks = []
-    for actions in made.ranks:
-        found: list[Action] = []
-        for action in actions:
-            before = Action("W", action.batch, action.chunk)
-            if action.message == "send" and action.kind == "B" and found[-1] == before:
-                found.insert(-1, action)
-            else:
-                found.append(action)
-        ranks.append(tuple(found))
-    return Schedule(made.name, tuple(ranks), made.batches, made.chunks)
+    # (Only after the last forward pass of 1F1B's beginning do gaps appear.)
+    lists = _in_turns(stages, batches, w_waits=True)
+    return _made("zb_h1", lists, batches, sends_first=True)
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {

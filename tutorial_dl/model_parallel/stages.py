@@ -2,15 +2,14 @@
 
 A stage is a run of layers. What goes from one stage to the next is a list of arrays, samples first;
 `Boundary` says of which shapes. A `Parts` offers a model's layers to be cut; `LayeredParts` those
-of a numpy replica.
+of a numpy replica, keras_stages.py those of a Keras model.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,56 +29,53 @@ class Boundary(NamedTuple):
 
 
 class Stage:
-    """Base class of stages: a part of a model on one rank.
+    """Base class of stages: a part of a model on one rank. A subclass has
 
-    `hold` gives it its memory; W adds to the gradient there. `loss` is asked of the last stage.
+        hold(parameters, gradient)           take this memory; W adds to the gradient there
+        forward(x, at)                       F: (outputs, what B needs), from Values
+        backward_inputs(saved, gy)           B: (gradients of inputs, what W needs)
+        backward_weights(saved, kept)        W
+
+    and, for the last stage of a model,
+
+        loss(y, targets)                     (sums over the samples, with at least "loss", gradient
+                                             of that sum by y)
+        result(y)                            the model's outputs, an array
+
+    Attributes:
+        segments: Within this stage's vectors, which have `size` elements.
+        apart: Whether W may come later than B; else B may compute both.
     """
 
-    segments: tuple[Segment, ...]  # within this stage's vectors
-    size: int  # of these vectors
-    apart = True  # whether W may come later than B; else B may compute both
-
-    def hold(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
-        raise NotImplementedError
-
-    def forward(self, x: Values, at: At) -> tuple[Values, Any]:
-        raise NotImplementedError
-
-    def backward_inputs(self, saved: Any, gy: Values) -> tuple[Values, Any]:
-        raise NotImplementedError
-
-    def backward_weights(self, saved: Any, kept: Any) -> None:
-        raise NotImplementedError
-
-    def loss(self, y: Values, targets: Any) -> tuple[dict[str, float], Values]:
-        """Sums over the samples, with at least "loss", and the gradient of that sum by `y`."""
-        raise NotImplementedError
-
-    def result(self, y: Values) -> np.ndarray:
-        """The model's outputs, of what the last stage computed."""
-        raise NotImplementedError
+    segments: tuple[Segment, ...]
+    size: int
+    apart = True
 
 
 class Parts:
-    """A model as layers in order, which can be cut anywhere between two of them."""
+    """Base class: a model as layers in order, which can be cut anywhere between two of them.
+
+    A subclass has
+
+        weights_before(layer)    where the weights of layer number `layer` begin in the vectors
+        stage(first, last)       the Stage of layers [first, last)
+        outputs(x, places)       the Boundaries of a cut before layers `places`; x: some samples
+        costs(x)                 seconds that each layer takes, measured on the inputs x
+        forget(stages)           free the weights of the whole model; this rank has those of
+                                 `stages`
+        save(path, parameters, *trained)    write the whole model with these weights
+
+    Attributes:
+        names: Of the layers.
+        segments, dtype, random: Of the whole model, as in Replica.
+        metrics: The sums that the last stage's `loss` returns.
+    """
 
     names: list[str]
-    segments: tuple[Segment, ...]  # of the whole model
+    segments: tuple[Segment, ...]
     dtype: np.dtype
-    random: np.ndarray | None = None  # as in Replica
-    metrics: tuple[str, ...] = ("loss",)  # the sums that the last stage's `loss` returns
-
-    def weights_before(self, layer: int) -> int:
-        """Where the weights of layer number `layer` begin in the model's vectors."""
-        raise NotImplementedError
-
-    def stage(self, first: int, last: int) -> Stage:
-        """The stage of layers [first, last)."""
-        raise NotImplementedError
-
-    def outputs(self, x: Any, places: Sequence[int]) -> list[list[Boundary]]:
-        """What goes over each boundary of a cut before layers `places`; `x` are some samples."""
-        raise NotImplementedError
+    random: np.ndarray | None = None
+    metrics: tuple[str, ...] = ("loss",)
 
     def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
         """As `Replica.own_optimizer`."""
@@ -87,17 +83,6 @@ class Parts:
 
     def try_out(self, batch: Batch) -> None:
         """Before training, with a few samples: raise ValueError for what does not fit parts."""
-
-    def forget(self, stages: Sequence[int]) -> None:
-        """Free the weights of the whole model; this rank has those of `stages`."""
-
-    def save(self, path: Path | str, parameters: np.ndarray, *trained: Any) -> None:
-        """Write the whole model with these weights, as its replica does."""
-        raise NotImplementedError
-
-    def costs(self, x: Any) -> list[float]:
-        """Seconds that each layer takes, measured on the inputs `x`."""
-        raise NotImplementedError
 
 
 def cut_at(parts: Parts, stages: int, names: Sequence[str]) -> list[int]:
@@ -123,21 +108,19 @@ def cut_at(parts: Parts, stages: int, names: Sequence[str]) -> list[int]:
 
 
 class LayeredStage(Stage):
-    """A stage of numpy layers."""
+    """A stage of a LayeredReplica's layers."""
 
     def __init__(
-        self, layers: Sequence[Layer], segments: tuple[Segment, ...], size: int,
-        dtype: np.dtype, loss: str,
-    ) -> None:  # fmt: skip
-        self.chain, self.segments, self.size = Chain("stage", layers), segments, size
-        self.dtype, self.kind = dtype, loss
+        self, of: LayeredReplica, layers: Sequence[Layer], segments: tuple[Segment, ...], size: int
+    ) -> None:
+        self.of, self.chain, self.segments, self.size = of, Chain("stage", layers), segments, size
 
     def hold(self, parameters, gradient):
         self.w = [s.of(parameters) for s in self.segments]
         self.gw = [s.of(gradient) for s in self.segments]
 
     def forward(self, x, at):
-        y, saved = self.chain.forward(_floats(x[0], self.dtype), self.w, at)
+        y, saved = self.chain.forward(self.of.inputs(x[0]), self.w, at)
         return [y], saved
 
     def backward_inputs(self, saved, gy):
@@ -148,17 +131,14 @@ class LayeredStage(Stage):
         self.chain.backward_weights(saved, kept, self.gw)
 
     def loss(self, y, targets):
-        loss, right, g = loss_of(self.kind, y[0], targets)
+        loss, right, g = loss_of(self.of.loss, y[0], targets)
         sums = {"loss": loss}
-        if self.kind == "cross_entropy":
+        if self.of.loss == "cross_entropy":
             sums["accuracy"] = right * len(y[0]) / max(np.size(targets), 1)
         return sums, [g]
 
     def result(self, y):
-        if self.kind != "cross_entropy":
-            return y[0]
-        z = np.exp(y[0] - y[0].max(axis=-1, keepdims=True))
-        return z / z.sum(axis=-1, keepdims=True)
+        return self.of.predicted(y[0].copy())
 
 
 class LayeredParts(Parts):
@@ -180,18 +160,19 @@ class LayeredParts(Parts):
         begin, end = self.weights_before(first), self.weights_before(last)
         own = [s for s in self.segments if begin <= s.offset < end and s.size]
         own = tuple(Segment(s.name, s.offset - begin, s.shape) for s in own)
-        layers = self.replica.layers[first:last]
-        return LayeredStage(layers, own, end - begin, self.dtype, self.replica.loss)
+        return LayeredStage(self.replica, self.replica.layers[first:last], own, end - begin)
 
-    def outputs(self, x: np.ndarray, places: Sequence[int]) -> list[list[Boundary]]:
-        y, found, at = _floats(np.asarray(x), self.dtype), [], 0
-        for number, layer in enumerate(self.replica.layers):
-            here = len(layer.arrays())
-            y, _ = layer.forward(y, self.replica.weights[at : at + here], At())
-            at += here
-            if number + 1 in places:
-                found.append([Boundary(tuple(y.shape[1:]), str(y.dtype))])
-        return found
+    def _layer_by_layer(self, x: Any) -> Iterator[tuple[Layer, list, np.ndarray, np.ndarray]]:
+        """Yield (layer, its weights, inputs, outputs)."""
+        y = self.replica.inputs(x)
+        for layer, w in self.replica.chain.with_arrays(self.replica.weights):
+            x, (y, _) = y, layer.forward(y, w, At())
+            yield layer, w, x, y
+
+    def outputs(self, x, places):
+        every = [y for *_, y in self._layer_by_layer(x)]
+        ends = [every[place - 1] for place in places]
+        return [[Boundary(tuple(y.shape[1:]), str(y.dtype))] for y in ends]
 
     def forget(self, stages):
         nothing = np.zeros(0, self.dtype)
@@ -202,11 +183,9 @@ class LayeredParts(Parts):
         save_arrays(self.replica, path, self.segments, parameters)
 
     def costs(self, x):
-        y, found, at = _floats(np.asarray(x), self.dtype), [], 0
-        for layer in self.replica.layers:
-            w = self.replica.weights[at : at + len(layer.arrays())]
-            at += len(w)
-            best, inputs = np.inf, y
+        found = []
+        for layer, w, inputs, _ in self._layer_by_layer(x):
+            best = np.inf
             for _ in range(3):
                 began = time.perf_counter()
                 y, saved = layer.forward(inputs, w, At())
@@ -215,8 +194,3 @@ class LayeredParts(Parts):
                 best = min(best, time.perf_counter() - began)
             found.append(best)
         return found
-
-
-def _floats(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Floats in the model's dtype; integers, such as tokens, as they are."""
-    return x.astype(dtype, copy=False) if x.dtype.kind == "f" else x

@@ -29,10 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from numba_kernels.optimizers.base import Optimizer, check_range
-from numba_kernels.optimizers.clipping import clip_factor, squared_length
 from numba_kernels.spans import SUMS, span
 from numba_kernels.team.team import Team
+from tutorial_dl.replica.holding import Holding, Part
 from tutorial_dl.replica.layered import LayeredReplica, flat_layers
 from tutorial_dl.replica.layers import Activation, Chain, Conv2D, Dense, Layer
 from tutorial_dl.replica.transformer import Attention
@@ -107,32 +106,53 @@ class WithoutBias(Layer):
         self.layer.backward_weights(saved, kept, self._with(gw))
 
 
-def kind_of(layer: Layer, rules: Mapping[str, str]) -> str:
+def kind_of(name: str, rules: Mapping[str, str]) -> str:
     """The kind that the first matching rule gives a layer; "replicate" if none does."""
-    return next((k for pattern, k in rules.items() if fnmatchcase(layer.name, pattern)), KINDS[-1])
+    return next((kind for pattern, kind in rules.items() if fnmatchcase(name, pattern)), KINDS[-1])
+
+
+def check_rules(rules: Mapping[str, str], names: Sequence[str], cuttable: Sequence[str]) -> None:
+    """Raise ValueError for a rule of no kind, or one that fits none of these layers' names."""
+    for pattern, kind in rules.items():
+        if kind not in KINDS:
+            raise ValueError(f"rule '{pattern}': {', '.join(KINDS)}, not {kind!r}")
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(
+                f"rule '{pattern}' matches no layer: the model has {', '.join(cuttable)}"
+            )
+
+
+def check_kind(layer: Any, kind: str, able: Sequence[str]) -> None:
+    """Raise ValueError with the layer's name if it can't be cut so."""
+    if kind not in able:
+        ways = " or ".join([*able, "replicate"])
+        raise ValueError(f"layer '{layer.name}', a {type(layer).__name__}: {ways}, not {kind}")
+
+
+def share(layer: Any, count: int, what: str, ranks: int) -> int:
+    """Of `count` units or heads, those of each rank; ValueError with the layer's name."""
+    if count % ranks:
+        able = [str(n) for n in range(1, count + 1) if count % n == 0]
+        raise ValueError(
+            f"layer '{layer.name}' has {count} {what}, which can't be divided evenly over {ranks} "
+            f"ranks: {', '.join(able[:8])} ranks can, or replicate it"
+        )
+    return count // ranks
 
 
 def local(layer: Layer, kind: str, team: Team) -> Layer:
     """What this rank has of a layer; ValueError with its name if it can't be cut so."""
-    if (type(layer), kind) not in CUTS:
-        ways = " or ".join([*(k for of, k in CUTS if type(layer) is of), "replicate"])
-        raise ValueError(f"layer '{layer.name}', a {type(layer).__name__}: {ways}, not {kind}")
+    check_kind(layer, kind, [k for of, k in CUTS if type(layer) is of])
     count = layer.arrays()[0][1][CUTS[type(layer), kind][0]]
-    if count % team.size:
-        able = ", ".join([str(n) for n in range(1, count + 1) if count % n == 0][:6])
-        raise ValueError(
-            f"layer '{layer.name}' has {count} {'heads' if kind == 'heads' else 'units'}, which "
-            f"can't be divided evenly over {team.size} ranks: {able} ranks can, or replicate it"
-        )
-    share = count // team.size
+    mine = share(layer, count, "heads" if kind == "heads" else "units", team.size)
     if isinstance(layer, Attention):
         one = Attention(layer.name, layer.width, layer.heads, layer.causal)
-        one.heads = share
+        one.heads = mine
         return one
     sizes = (layer.inputs, layer.outputs) if isinstance(layer, Dense) else (
         layer.channels, layer.filters
     )  # fmt: skip
-    return type(layer)(layer.name, *((sizes[0], share) if kind == "columns" else (share, sizes[1])))
+    return type(layer)(layer.name, *((sizes[0], mine) if kind == "columns" else (mine, sizes[1])))
 
 
 def split(layers: Sequence[Layer], team: Team, rules: Mapping[str, str]) -> list[Layer]:
@@ -147,12 +167,7 @@ def split(layers: Sequence[Layer], team: Team, rules: Mapping[str, str]) -> list
             activations may lie between them.
     """
     every = [one.name for one in flat_layers(layers)]
-    for pattern, kind in rules.items():
-        if kind not in KINDS:
-            raise ValueError(f"rule '{pattern}': {', '.join(KINDS)}, not {kind!r}")
-        if not any(fnmatchcase(name, pattern) for name in every):
-            names = ", ".join(one.name for one in flat_layers(layers) if one.arrays())
-            raise ValueError(f"rule '{pattern}' matches no layer: the model has {names}")
+    check_rules(rules, every, [one.name for one in flat_layers(layers) if one.arrays()])
     if len(set(every)) < len(every):
         twice = next(name for name in every if every.count(name) > 1)
         raise ValueError(f"layer '{twice}' occurs twice; layers that share weights can't be cut")
@@ -162,7 +177,7 @@ def split(layers: Sequence[Layer], team: Team, rules: Mapping[str, str]) -> list
 def _split(layers: Sequence[Layer], team: Team, rules: Mapping[str, str]) -> list[Layer]:
     found, first = [], None  # the layer by columns whose partner has not come yet
     for layer in layers:
-        kind = "replicate" if isinstance(layer, Chain) else kind_of(layer, rules)
+        kind = "replicate" if isinstance(layer, Chain) else kind_of(layer.name, rules)
         if first and not (kind == "rows" or isinstance(layer, Activation)):
             raise ValueError(
                 f"layer '{layer.name}' lies behind '{first}', which is cut by columns: only "
@@ -195,65 +210,44 @@ class TensorReplica(LayeredReplica):
     """This rank's part of a model of numpy layers, as a Replica.
 
     All ranks of the team compute the same batch. Each has its own slices in `parameters`; what is
-    not cut is equal on all of them, and stays so. Optimizers that treat each number by itself then
-    make the same updates as on one process; see `check_optimizer` and `clip`.
+    not cut is equal on all of them, and stays so. Its `holding` says what lies where, so strategy
+    "synchronous" trains it, and clips by the norm of the whole model.
 
     Args: those of `split`, and of LayeredReplica. The initial weights are those of the whole model.
+
+    Attributes:
+        axes: By name of each array: where it is cut, or None.
     """
 
     def __init__(
         self, layers: Sequence[Layer], team: Team, rules: Mapping[str, str],
         loss: str = "cross_entropy", seed: int = 0, dtype: Any = np.float32,
     ) -> None:  # fmt: skip
-        self.team = team
         super().__init__(split(layers, team, rules), loss, seed, dtype)
-        self.axes: dict[str, int | None] = {}  # of each array: where it is cut
+        self.axes: dict[str, int | None] = {}
         for layer in flat_layers(layers):
-            axes = CUTS.get((type(layer), kind_of(layer, rules)), (None,) * len(layer.arrays()))
-            self.axes |= {name: axis for (name, _), axis in zip(layer.arrays(), axes, strict=True)}
+            names = [name for name, _ in layer.arrays()]
+            axes = CUTS.get((type(layer), kind_of(layer.name, rules)), (None,) * len(names))
+            self.axes |= dict(zip(names, axes, strict=True))
         whole = LayeredReplica(layers, loss, seed, dtype)
-        self._order = [one.name for one in whole.segments]
-        self.load({one.name: one.of(whole.parameters) for one in whole.segments})
-
-    def load(self, whole: Mapping[str, np.ndarray]) -> None:
-        """Take this rank's slices of the whole model's arrays, by name."""
+        there, mine = {one.name: one for one in whole.segments}, []
         for one in self.segments:
-            array, axis = whole[one.name], self.axes[one.name]
+            index, axis = [slice(None)] * len(one.shape), self.axes[one.name]
             if axis is not None:
-                array = np.split(array, self.team.size, axis)[self.team.rank]
-            one.of(self.parameters)[...] = array
+                index[axis] = slice(*(one.shape[axis] * r for r in (team.rank, team.rank + 1)))
+            mine.append(Part(one, there[one.name], tuple(index), axis is None))
+        alone, size = team.split(team.rank), whole.parameters.size
+        words = f"tensor groups of {team.size}, 1 copy"
+        self.holding = Holding(
+            whole.segments, size, tuple(mine), team, alone, alone, team, team, (team,), words=words
+        )
+        self.holding.take(lambda first, last: whole.parameters[first:last], self.parameters)
 
     def whole(self, vector: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """The whole model's arrays by name, on all ranks, in its own order. Collective.
 
         `vector`: (n,) as `parameters` (the default), such as the gradient.
         """
-        vector, found = self.parameters if vector is None else vector, {}
-        for one in self.segments:
-            array, axis = np.ascontiguousarray(one.of(vector)), self.axes[one.name]
-            if axis is not None:
-                every = self.team.allgather(array).reshape(self.team.size, *array.shape)
-                array = np.concatenate(list(every), axis)
-            found[one.name] = array.copy()
-        return {name: found[name] for name in self._order}
-
-    def clip(self, clip_norm: float) -> float:
-        """Clip the gradient by the norm of the whole model's; return that norm. Collective."""
-        check_range("clip_norm", clip_norm)
-        sums = np.zeros(2)  # of what is cut, and of what all ranks have alike
-        for one in self.segments:
-            flat = one.of(self.gradient).reshape(-1)
-            sums[int(self.axes[one.name] is None)] += squared_length(flat)
-        norm = float(np.sqrt(self.team.allreduce(sums[:1])[0] + sums[1]))
-        factor = clip_factor(norm, clip_norm)
-        if factor != 1:
-            self.gradient *= self.dtype.type(factor)
-        return norm
-
-    def check_optimizer(self, optimizer: Optimizer) -> None:
-        """Raise ValueError for a rule that needs norms of whole layers."""
-        if optimizer.layered:
-            raise ValueError(
-                f"{optimizer.in_words} needs norms of whole layers, of which each rank has a part: "
-                "use a rule such as sgd or adam"
-            )
+        vector = self.parameters if vector is None else vector
+        found = self.holding.joined(vector, 0, self.holding.size)
+        return {one.name: one.of(found) for one in self.holding.whole}

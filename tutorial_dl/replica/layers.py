@@ -13,10 +13,7 @@ first. `w` and `gw` are lists of arrays, shaped as `arrays` says; a layer keeps 
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from functools import cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,42 +70,6 @@ def rows(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, x.shape[-1])
 
 
-def add_product(out: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
-    """out (i, o) += x^T y, of x (rows, i) and y (rows, o).
-
-    NumPy's product needs memory of its own, to be written and read again, which takes a tenth of
-    the time for 128 rows and more for fewer. BLAS adds to `out` itself.
-    """
-    gemm = _gemm(out.dtype.char)
-    plain = all(a.flags.c_contiguous and a.flags.aligned and a.dtype == out.dtype for a in (x, y))
-    if gemm is None or not plain or not out.flags.carray or not out.dtype.isnative or not len(x):
-        out += x.T @ y
-        return
-    kind = ctypes.c_float if out.dtype.char == "f" else ctypes.c_double
-    n, m, k = (ctypes.byref(ctypes.c_int(size)) for size in (*out.shape, len(x)))
-    one = ctypes.byref(kind(1))
-    a, b, c = (array.ctypes.data for array in (y, x, out))
-    # In BLAS's order of memory, these are the transposes: out^T += y^T (x^T)^T.
-    gemm(b"N", b"T", m, n, k, one, a, m, b, n, one, c, m)
-
-
-@cache
-def _gemm(kind: str) -> Any:
-    """BLAS's product for this kind of numbers, if there is one and SciPy is installed.
-
-    SciPy offers C and Numba its pointers. Unlike `scipy.linalg.blas`, a call by such a pointer
-    lets other threads run meanwhile: those that read data ahead, or tell what a rank does.
-    """
-    from numba.extending import get_cython_function_address
-
-    name = {"f": "sgemm", "d": "dgemm"}.get(kind)
-    if name is None or find_spec("scipy") is None:
-        return None
-    words, numbers = [ctypes.c_char_p] * 2, [ctypes.c_void_p] * 11
-    pointer = get_cython_function_address("scipy.linalg.cython_blas", name)
-    return ctypes.CFUNCTYPE(None, *words, *numbers)(pointer)
-
-
 class Dense(Layer):
     """y = x W + b along the last axis: x (s, ..., inputs), y (s, ..., outputs)."""
 
@@ -134,7 +95,7 @@ class Dense(Layer):
         return gy @ w[0].T, gy
 
     def backward_weights(self, saved, kept, gw):
-        add_product(gw[0], rows(saved), rows(kept))
+        gw[0] += rows(saved).T @ rows(kept)
         gw[1] += rows(kept).sum(axis=0)
 
 
@@ -228,7 +189,7 @@ class Conv2D(Layer):
         return padded[:, 1:-1, 1:-1], gy
 
     def backward_weights(self, saved, kept, gw):
-        add_product(gw[0].reshape(-1, self.filters), rows(saved), rows(kept))
+        gw[0] += (rows(saved).T @ rows(kept)).reshape(gw[0].shape)
         gw[1] += rows(kept).sum(axis=0)
 
 
@@ -305,10 +266,10 @@ class Chain(Layer):
         return [array for layer in self.layers for array in layer.arrays()]
 
     def start(self, w, random):
-        for layer, own in self._with(w):
+        for layer, own in self.with_arrays(w):
             layer.start(own, random)
 
-    def _with(self, w: Arrays) -> list[tuple[Layer, Arrays]]:
+    def with_arrays(self, w: Arrays) -> list[tuple[Layer, Arrays]]:
         """Each layer with its part of a list of arrays."""
         pairs, first = [], 0
         for layer in self.layers:
@@ -319,18 +280,18 @@ class Chain(Layer):
 
     def forward(self, x, w, at):
         y, saved = x, []
-        for layer, own in self._with(w):
+        for layer, own in self.with_arrays(w):
             y, one = layer.forward(y, own, at)
             saved.append(one)
         return (x + y if self.residual else y), saved
 
     def backward_inputs(self, w, saved, gy):
         g, kept = gy, []
-        for (layer, own), one in zip(reversed(self._with(w)), reversed(saved), strict=True):
+        for (layer, own), one in zip(reversed(self.with_arrays(w)), reversed(saved), strict=True):
             g, its = layer.backward_inputs(own, one, g)
             kept.append(its)
         return (gy + g if self.residual else g), kept[::-1]
 
     def backward_weights(self, saved, kept, gw):
-        for (layer, own), one, its in zip(self._with(gw), saved, kept, strict=True):
+        for (layer, own), one, its in zip(self.with_arrays(gw), saved, kept, strict=True):
             layer.backward_weights(one, its, own)

@@ -7,20 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tutorial_dl.data.dataset import Batch, Data, share
-from tutorial_dl.replica.base import (
-    CompiledOptimizer,
-    Replica,
-    Traits,
-    gradient_is_finite,
-    measure,
-    metrics_of,
-)
+from tutorial_dl.replica.base import Replica, Traits, gradient_is_finite, measure, metrics_of
+
+
+class Passed:
+    """A member that an object passes on from its `inner`; a plain Replica's if that has none."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __get__(self, outer: Any, owner: type) -> Any:
+        try:
+            return getattr(outer.inner, self.name)
+        except AttributeError:
+            return getattr(super(self.owner, outer), self.name)
+
+    def __set__(self, outer: Any, value: Any) -> None:
+        setattr(outer.inner, self.name, value)
 
 
 class ReplicaProxy(Replica):
@@ -36,57 +44,16 @@ class ReplicaProxy(Replica):
         swaps = traits.swaps and (isinstance(inner, Replica) or hasattr(type(inner), "swap"))
         self.traits = replace(traits, swaps=swaps)
 
-    parameters = property(lambda self: self.inner.parameters)
-    gradient = property(lambda self: self.inner.gradient)
-    segments = property(lambda self: self.inner.segments)
-    state = property(
-        lambda self: getattr(self.inner, "state", Replica.state),
-        lambda self, values: setattr(self.inner, "state", values),
-    )
-    random = property(
-        lambda self: getattr(self.inner, "random", None),
-        lambda self, values: setattr(self.inner, "random", values),
-    )
-    holding = property(lambda self: getattr(self.inner, "holding", None))
-    trained = property(
-        lambda self: self.inner.trained, lambda self, sums: setattr(self.inner, "trained", sums)
-    )
-    loss_scale = property(
-        lambda self: self.inner.loss_scale,
-        lambda self, scale: setattr(self.inner, "loss_scale", scale),
-    )
-
-    def compute_gradient(self, batch: Batch, **options: Any) -> tuple[float, int]:
-        return self.inner.compute_gradient(batch, **options)
+    parameters, gradient, segments, state, random, holding = (Passed() for _ in range(6))
+    trained, loss_scale = Passed(), Passed()
+    compute_gradient, predict, save, place = (Passed() for _ in range(4))
+    own_optimizer, use_team, constrain = (Passed() for _ in range(3))
 
     def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
         return measure(self.inner, batches)
 
     def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
         return metrics_of(self.inner, sums)
-
-    def predict(self, x: Any) -> Any:
-        return self.inner.predict(x) if hasattr(self.inner, "predict") else super().predict(x)
-
-    def save(self, path: Path | str, *more: Any, **parameters: np.ndarray) -> None:
-        if hasattr(self.inner, "save"):
-            self.inner.save(path, *more, **parameters)
-        else:
-            super().save(path)
-
-    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
-        return self.inner.own_optimizer(given) if hasattr(self.inner, "own_optimizer") else None
-
-    def use_team(self, team: Any) -> None:
-        if hasattr(self.inner, "use_team"):
-            self.inner.use_team(team)
-
-    def constrain(self, parameters: np.ndarray) -> None:
-        if hasattr(self.inner, "constrain"):
-            self.inner.constrain(parameters)
-
-    def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
-        self.inner.place(parameters, gradient)
 
     def __getattr__(self, name: str) -> Any:
         """What the traits say that the object has, and what else a user looks for there."""

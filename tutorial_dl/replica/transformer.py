@@ -21,8 +21,8 @@ from tutorial_dl.replica.layers import (
     Dropout,
     Layer,
     LayerNorm,
-    add_product,
     glorot,
+    rows,
 )
 
 
@@ -139,10 +139,8 @@ class Attention(Layer):
     def backward_weights(self, saved, kept, gw):
         x, c = saved[0], saved[5]
         for i, (inputs, g) in enumerate(zip((x, x, x, c), kept, strict=True)):
-            g = g.reshape(-1, g.shape[-1])
-            inputs = inputs.reshape(-1, inputs.shape[-1])
-            add_product(gw[2 * i].reshape(inputs.shape[-1], -1), inputs, g)
-            gw[2 * i + 1] += g.sum(axis=0).reshape(gw[2 * i + 1].shape)
+            gw[2 * i] += (rows(inputs).T @ rows(g)).reshape(gw[2 * i].shape)
+            gw[2 * i + 1] += rows(g).sum(axis=0).reshape(gw[2 * i + 1].shape)
 
 
 def transformer_layers(

@@ -79,15 +79,11 @@ class Network(Vectors):
 
         With several positions per sample, the accuracy is the share of positions.
         """
-        pairs = map(plain, batches)
-        return self.measure_outputs((y, self.outputs(x)) for x, y in pairs if len(x))
-
-    def measure_outputs(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
-        """The same, of batches of targets y with outputs z."""
         loss, right, samples = 0.0, 0.0, 0
-        for y, z in pairs:
-            more, hits = self.loss_of(z, y)
-            loss, samples = loss + more, samples + len(z)
-            right += hits * len(z) / max(np.size(y), 1)
+        for x, y in map(plain, batches):
+            if len(x):
+                more, hits = self.loss_of(self.outputs(x), y)
+                loss, samples = loss + more, samples + len(x)
+                right += hits * len(x) / max(np.size(y), 1)
         sums = {"loss": loss, "samples": samples}
         return sums | ({"accuracy": right} if self.loss == "cross_entropy" else {})

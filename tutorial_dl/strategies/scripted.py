@@ -11,6 +11,7 @@ seen here, on a parabola and in a given order, is what happens on a cluster.
 import copy
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -87,7 +88,6 @@ class Scripted:
     def round(self) -> None:
         """The synchronous form: one step of every worker, and one exchange of all if it is due."""
         sent: dict[int, tuple] = {}
-        errors: list[BaseException] = []
 
         def serve() -> None:
             vectors, answers = zip(*(sent[worker] for worker in sorted(sent)), strict=True)
@@ -100,15 +100,13 @@ class Scripted:
         def step(worker: int) -> None:
             try:
                 self._step(worker, _AtOnce(self, worker, sent, gate))
-            except BaseException as error:
-                errors.append(error)
+            except BaseException:
                 gate.abort()
+                raise
 
-        threads = [threading.Thread(target=step, args=(worker,)) for worker in range(len(self.x))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(self.x)) as pool:
+            steps = [pool.submit(step, worker) for worker in range(len(self.x))]
+        errors = [error for one in steps if (error := one.exception())]
         if errors:
             raise next(e for e in errors if not isinstance(e, threading.BrokenBarrierError))
 

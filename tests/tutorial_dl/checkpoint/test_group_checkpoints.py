@@ -13,22 +13,6 @@ from tutorial_dl.runtime.master.hierarchical_master import HierarchicalMaster
 from tutorial_dl.runtime.master.messages import Kind, Order
 
 
-def groups():
-    """Each sample is used once per epoch, also by workers of sub-masters."""
-    team = Team()
-    for synchronous in (False, True):
-        trainer = counting(team, synchronous=synchronous, layout=Layout(masters=2, workers=1))
-        trainer.fit(EPOCHS)
-        parameters = trainer.replica.parameters
-        if not synchronous:  # (synchronous groups are weighted by their share of the samples)
-            counted(trainer)
-        assert alike(team, parameters)
-
-
-def test_every_sample_once_under_sub_masters(on_ranks):
-    on_ranks(5, groups)
-
-
 def group_layouts():
     under = {"layout": Layout(masters=2, workers=1), "upward": 3}
     return under, {"layout": Layout(masters=1, workers=2, devices=2)}

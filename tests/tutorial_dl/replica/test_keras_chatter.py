@@ -23,7 +23,15 @@ IMPORT = (
 )
 
 
-def run_import(before, **environment):
+def run_import(module, does, **environment):
+    """Import TensorFlow in a new process, which runs `does` when it comes to `module`."""
+    before = (
+        "class Hook:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        f"            {does}\n"
+        "sys.meta_path.insert(0, Hook())\n"
+    )
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "", **environment}
     if not environment["TF_CPP_MIN_LOG_LEVEL"]:
         del environment["TF_CPP_MIN_LOG_LEVEL"]
@@ -36,15 +44,8 @@ def run_import(before, **environment):
 @pytest.mark.thorough
 def test_start_up_chatter_is_hidden_and_nothing_else():
     """Other output to stderr during TensorFlow's import is shown, in order."""
-    # A hook on one of the modules that TensorFlow loads writes during the import.
-    before = (
-        "class Hook:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'tensorflow.python':\n"
-        "            os.write(2, b'a real error\\nE0000 00:00:1.5 7 x.cc:1] another\\n')\n"
-        "sys.meta_path.insert(0, Hook())\n"
-    )
-    done = run_import(before)
+    writes = "os.write(2, b'a real error\\nE0000 00:00:1.5 7 x.cc:1] another\\n')"
+    done = run_import("tensorflow.python", writes)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "2"
     assert done.stderr.splitlines() == [
@@ -56,27 +57,14 @@ def test_start_up_chatter_is_hidden_and_nothing_else():
 
 def test_chatter_is_shown_on_request():
     # TensorFlow writes this when it loads its libraries. The rest takes seconds and is not needed.
-    before = (
-        "class Hook:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'tensorflow.python.ops':\n"
-        "            raise SystemExit\n"
-        "sys.meta_path.insert(0, Hook())\n"
-    )
-    done = run_import(before, TF_CPP_MIN_LOG_LEVEL="0")
+    done = run_import("tensorflow.python.ops", "raise SystemExit", TF_CPP_MIN_LOG_LEVEL="0")
     assert done.returncode == 0 and not done.stdout
     assert "absl::InitializeLog" in done.stderr
 
 
 def test_a_failing_import_of_tensorflow_shows_its_error():
     """The user sees the exception and what was written to stderr before it."""
-    before = (
-        "class Hook:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'tensorflow.python':\n"
-        "            os.write(2, b'the reason\\n'); raise ImportError('broken')\n"
-        "sys.meta_path.insert(0, Hook())\n"
-    )
-    done = run_import(before)
+    fails = "os.write(2, b'the reason\\n'); raise ImportError('broken')"
+    done = run_import("tensorflow.python", fails)
     assert done.returncode == 1
     assert "the reason" in done.stderr and "ImportError: broken" in done.stderr

@@ -202,34 +202,6 @@ def test_features_that_the_discriminator_sees():
     np.testing.assert_allclose(np.exp(found[:, -1:]), expected["energy ratio"] + 1e-3, rtol=1e-4)
 
 
-def two_ranks_do_what_one_does():
-    """6 steps with batches of 32, 32 and 6 samples, in graphs, and eagerly on rank 0 alone."""
-    from numba_kernels.team.team import Team
-    from tutorial_dl.training.gan import gan_trainer
-
-    def trained(strategy, **options):
-        game = models.build("digits-gan", small_digits())
-        trainer = gan_trainer(game, small_digits(), strategy, progress=False, **options)
-        trainer.fit(2)
-        return [player.replica.parameters for player in trainer.players]
-
-    team = Team()
-    together = trained("synchronous", team=team)
-    alone = [np.empty_like(w) for w in together]
-    if team.rank == 0:
-        with eagerly():
-            alone = trained("serial")
-    for w, expected in zip(together, map(team.broadcast, alone), strict=True):
-        np.testing.assert_allclose(w[:50], expected[:50], rtol=2e-4, atol=1e-5)
-        np.testing.assert_allclose(w[-50:], expected[-50:], rtol=2e-4, atol=1e-5)
-        np.testing.assert_allclose(np.linalg.norm(w), np.linalg.norm(expected), rtol=1e-5)
-
-
-@pytest.mark.thorough
-def test_synchronous_on_two_ranks(on_ranks):
-    on_ranks(2, two_ranks_do_what_one_does, keras=True)
-
-
 USERS = """
 import keras
 from keras import layers

@@ -35,58 +35,42 @@ def test_weights_lie_in_parameters_wherever_those_are(name):
         np.testing.assert_array_equal(r.gradient, gradient)
 
 
-@pytest.mark.thorough
-def test_memory_lives_as_long_as_tensorflow_looks_at_it():
-    """Weights do not change when our reference to the vector is gone and memory is reused."""
-    model, _ = build("convolutional")
-    r = replica.KerasReplica(model)
-    n = len(r.parameters)
-    freed = []
+def owned(n, freed):
+    """Memory for n numbers; `freed` gets an item when nothing refers to it any more."""
 
     class Owner(np.ndarray):
         def __del__(self):
             freed.append(1)
 
     owner = Owner(4 * n + 64, np.uint8)
-    start = -owner.ctypes.data % 64
-    memory = np.ndarray((n,), np.float32, buffer=owner, offset=start)
+    memory = np.ndarray((n,), np.float32, buffer=owner, offset=-owner.ctypes.data % 64)
     assert memory.base is owner
+    return memory
+
+
+@pytest.mark.thorough
+def test_memory_lives_as_long_as_tensorflow_looks_at_it():
+    """Weights do not change when our reference to the vector is gone and memory is reused."""
+    model, batch = build("convolutional")
+    r, freed = replica.KerasReplica(model), []
+    n = len(r.parameters)
+    for step in range(4):
+        r.place(owned(n, freed), aligned(n))
+        r.compute_gradient(batch)
+        gc.collect()
+        assert len(freed) == step, "memory left behind by place is freed"
     weights = [v.numpy() for v in model.trainable_variables]
-    r.place(memory, aligned(n))
-    del memory, owner, r
+    del r
     gc.collect()
     clutter = [np.full(4 * n + 64, 255, np.uint8) for _ in range(50)]
-    assert not freed
+    assert len(freed) == 3
     for v, w in zip(model.trainable_variables, weights, strict=True):
         np.testing.assert_array_equal(v.numpy(), w)
     model.predict(IMAGES, verbose=0)
     # When the weights lie elsewhere, the memory is freed.
     replica.KerasReplica(model)
     gc.collect()
-    assert len(clutter) == 50 and freed == [1]
-
-
-@pytest.mark.thorough
-def test_memory_left_behind_by_place_is_freed():
-    model, batch = build("convolutional")
-    r = replica.KerasReplica(model)
-    n = len(r.parameters)
-    freed = []
-
-    class Owner(np.ndarray):
-        def __del__(self):
-            freed.append(1)
-
-    for step in range(4):
-        owner = Owner(4 * n + 64, np.uint8)
-        r.place(
-            np.ndarray((n,), np.float32, buffer=owner, offset=-owner.ctypes.data % 64),
-            aligned(n),
-        )
-        del owner
-        r.compute_gradient(batch)
-        gc.collect()
-        assert len(freed) == step
+    assert len(clutter) == 50 and len(freed) == 4
 
 
 @pytest.mark.thorough(but="assign_add")

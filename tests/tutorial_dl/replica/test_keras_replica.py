@@ -239,13 +239,3 @@ def test_state_is_the_moving_statistics():
         r.state[:] = 0  # otherwise this would silently change a copy
     with pytest.raises(ValueError, match=r"state of shape \(7,\): expected \(8,\)"):
         r.state = np.zeros(7)
-
-
-def test_seeds_and_counters_are_no_state():
-    x = inputs = keras.Input((4,))
-    model = compiled(inputs, layers.Dense(3, "softmax")(layers.Dropout(0.5)(x)))
-    r = replica.KerasReplica(model)
-    assert len(r.state) == 0
-    x = np.ones((400, 4))
-    first = r.compute_gradient((x, np.zeros(400, int)))[0]
-    assert r.compute_gradient((x, np.zeros(400, int)))[0] != first  # another dropout

@@ -3,9 +3,10 @@
 import os
 import sys
 
+import keras_networks as networks
 import numpy as np
 import pytest
-from keras_networks import IMAGES, LABELS, VALUES, compiled, keras, layers, tf
+from keras_networks import IMAGES, LABELS, compiled, keras, layers, tf
 
 from tutorial_dl import replica
 from tutorial_dl.runtime.compilation import check_way
@@ -25,23 +26,18 @@ def dropping():
     return compiled(inputs, layers.Dense(3, "softmax")(x)), FLAT, LABELS
 
 
-def convolutional():
-    x = inputs = keras.Input((6, 6, 1))
-    x = layers.MaxPooling2D()(layers.BatchNormalization()(layers.Conv2D(4, 3)(x)))
-    return compiled(inputs, layers.Dense(3, "softmax")(layers.Flatten()(x))), IMAGES, LABELS
-
-
 def recurrent():
     x = inputs = keras.Input((6, 3))
     x = layers.LSTM(4)(layers.Masking()(x))
     return compiled(inputs, layers.Dense(3, "softmax")(x)), SEQUENCES, LABELS
 
 
+def normalised():
+    return networks.normalised(), IMAGES, LABELS
+
+
 def two_inputs():
-    image, flat = keras.Input((6, 6, 1)), keras.Input((36,))
-    x = layers.Concatenate()([layers.Flatten()(image), layers.Dense(4, "tanh")(flat)])
-    model = compiled([image, flat], layers.Dense(2)(x), loss="mse", metrics=["mae"])
-    return model, (IMAGES, FLAT), VALUES
+    return networks.two_inputs(), *networks.MODELS["two_inputs"][1]
 
 
 def made(build):
@@ -50,12 +46,8 @@ def made(build):
     return replica.of(model), (x, y)
 
 
-def part(batch, n):
-    return keras.tree.map_structure(lambda a: a[:n], batch)
-
-
 @pytest.mark.thorough(but="two_inputs")
-@pytest.mark.parametrize("build", [convolutional, recurrent, two_inputs])
+@pytest.mark.parametrize("build", [normalised, recurrent, two_inputs])
 def test_the_numbers_of_a_graph(build):
     """Losses, gradients, moving statistics and metrics, over several steps and a shorter batch.
 
@@ -70,7 +62,7 @@ def test_the_numbers_of_a_graph(build):
         assert r.compilation.chosen == {"gradient": way, "evaluation": way}
         losses, gradients = [], []
         for n in (13, 13, 7):
-            losses.append(r.compute_gradient(part(batch, n))[0])
+            losses.append(r.compute_gradient(networks.part(batch, slice(n)))[0])
             gradients.append(r.gradient.copy())
             r.parameters -= 0.1 * r.gradient
         found.append([losses, *gradients, r.state, *r.evaluate([batch]).values()])

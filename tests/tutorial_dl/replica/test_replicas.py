@@ -245,13 +245,6 @@ def test_bad_input_is_refused_in_one_line(make, complaint):
     assert "\n" not in str(error.value)
 
 
-def test_of():
-    model = CurveReplica()
-    assert replica.of(model) is model
-    with pytest.raises(TypeError, match=r"builtins\.dict is not a model: expected a compiled"):
-        replica.of({})
-
-
 def test_importing_loads_neither_tensorflow_nor_the_other_slow_ones():
     """Import in a new process, since this one may have imported everything."""
     code = (

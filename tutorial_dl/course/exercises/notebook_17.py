@@ -10,7 +10,7 @@ from tutorial_dl.model_parallel.schedules import (
     Schedule,
     ScheduleError,
     of,
-    with_sends_first,
+    with_messages,
 )
 from tutorial_dl.model_parallel.simulating import Timetable, simulate
 
@@ -111,7 +111,7 @@ def _read(answer) -> tuple[Schedule, bool]:
                 )
             if action.chunk:
                 raise NotYet(f"rank {rank}, {action}: each rank has one stage, so leave out the .1")
-    return with_sends_first(replace(made, ranks=computed)), False
+    return with_messages(replace(made, ranks=computed), sends_first=True), False
 
 
 def _has_messages(answer) -> bool:
