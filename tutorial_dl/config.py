@@ -16,7 +16,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_type_hints
@@ -321,6 +321,25 @@ class OutputConfig:
     timeline: str | None = option(
         "Record what every rank does when: .json for Perfetto, .png, .svg or .pdf for a figure.",
         metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """Options of a search (tuning/), which `tune` has besides those of its trainings."""
+
+    panel = "Search"
+    sampler: str = option(
+        "How sets are chosen: random, grid, tpe, bayesian, evolutionary or cmaes.", "bayesian")
+    trials: int = option("Sets of values to try.", 20, least=1)
+    groups: int = option("Sets of values to train at once.", 1, least=1)
+    folds: int = option("Folds of cross-validation; 1: the data's own validation part.", 1, least=1)
+    merit: str = option(
+        "Figure of merit: a column of the history, or module:function of the trainer.", "val_loss")
+    maximise: bool | None = option(
+        "Whether higher is better; default: for accuracy and the like.", off="--minimise")
+    pruner: str = option(
+        "Stop bad trials early: none, median, successive_halving or hyperband.", "none")
+    deadline: float = option("Seconds that one training may take.", 3600.0, above=0.0, below=1e9)
 # fmt: on
 
 
@@ -514,17 +533,22 @@ def _options() -> dict[str, Option]:
         for one in fields(kind):
             if one.name in found:  # of a base class
                 continue
-            more = {"table": table, "panel": kind.panel} | one.metadata
-            if table == "strategy" and (rules := taken_by(one.name)):
-                more["help"] = f"{more['help'][:-1]} ({', '.join(rules).replace('_', ' ')})."
-            hint = get_type_hints(kind)[one.name]  # int, or int | None
-            made = Option(one.name, (get_args(hint) or [hint])[0], one.default, **more)
-            range_ = f" Must be {made.range}." if made.range else ""
-            found[one.name] = replace(made, help=made.help + range_)
+            found[one.name] = _option(table, kind, one)
     return found | {"strategy": replace(found["strategy"], choices=STRATEGIES)}
 
 
+def _option(table: str, kind: type, one: Field) -> Option:
+    more = {"table": table, "panel": kind.panel} | one.metadata
+    if table == "strategy" and (rules := taken_by(one.name)):
+        more["help"] = f"{more['help'][:-1]} ({', '.join(rules).replace('_', ' ')})."
+    hint = get_type_hints(kind)[one.name]  # int, or int | None
+    made = Option(one.name, (get_args(hint) or [hint])[0], one.default, **more)
+    range_ = f" Must be {made.range}." if made.range else ""
+    return replace(made, help=made.help + range_)
+
+
 OPTIONS = _options()  # by name, in the order of --help
+SEARCH = {one.name: _option("search", SearchConfig, one) for one in fields(SearchConfig)}
 
 
 def check_strategy(name: str, options: dict[str, Any]) -> StrategyConfig:

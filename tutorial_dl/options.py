@@ -33,6 +33,7 @@ class Option:
     choices: tuple[str, ...] | None = None
     metavar: str | None = None  # what `--help` calls the value
     short: str | None = None
+    off: str | None = None  # the flag that says no; None: --no-...
 
     @property
     def flag(self) -> str:

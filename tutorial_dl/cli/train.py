@@ -25,7 +25,7 @@ from ..tensorflow_chatter import chatter_hidden
 from ..training.columns import columns
 from ..training.ranks import ranks_of
 from ..words import counted
-from .errors import check_writable
+from .files import check_writable
 from .train_result import summary, write, write_config, write_timeline
 
 
@@ -45,9 +45,7 @@ def check(config: RunConfig) -> int | None:
     log = output.log
     if log is not None and not Path(log).suffix:
         log = None  # a folder is made
-    for file in (output.json, output.timeline, output.save, output.save_best, log):
-        if file not in (None, "-"):
-            check_writable(Path(file))
+    check_writable(output.json, output.timeline, output.save, output.save_best, log)
     if config.checkpoint.checkpoint is not None:
         check_folder(Path(config.checkpoint.checkpoint))
     return ranks if launch.under_mpi() else ranks_of(config)
@@ -143,12 +141,7 @@ def run_rank(config: RunConfig) -> int:
             print(end, file=sys.stderr, flush=True)
         return ended(end.code)
     except (Exception, SystemExit) as error:
-        abort_all(error)
-        causes, others = who_failed(team, error)
-        # If rank 0 was killed, the process that started it reports that.
-        told = not causes and 0 not in others and "NUMBA_KERNELS_KEPT" in os.environ
-        if not told and team.rank == min(causes or others):
-            tell(error, setting_up)
+        causes = report(team, error, setting_up)
         return ended(2 if setting_up and causes else 1)
 
 
@@ -201,19 +194,26 @@ def try_out(trainer, config: RunConfig) -> None:
             raise ValueError(f"{what} {asked!r}: there is no {metric!r}; one of {known}")
 
 
-def who_failed(team, error: BaseException) -> tuple[set[int], set[int]]:
-    """After a failure: ranks that failed by themselves, and ranks that only stopped waiting.
+def report(team, error: BaseException, setting_up: bool) -> set[int]:
+    """After a failure on all ranks, have one of them tell the cause. Collective.
 
-    Collective. Where a rank was killed, there are none of the first kind.
+    Returns the ranks that failed by themselves; where a rank was killed, there are none.
     """
     from numba_kernels.errors import MismatchError
     from numba_kernels.team.mailbox import FOLLOWED
+    from numba_kernels.team.team import abort_all
 
+    abort_all(error)
     letters = team.settle()
     causes = {letter.rank for letter in letters if letter.kind != FOLLOWED}
     if team.is_cause or isinstance(error, MismatchError):
         causes.add(team.rank)
-    return causes, {team.rank, *(letter.rank for letter in letters)} - causes
+    others = {team.rank, *(letter.rank for letter in letters)} - causes
+    # If rank 0 was killed, the process that started it reports that.
+    told = not causes and 0 not in others and "NUMBA_KERNELS_KEPT" in os.environ
+    if not told and team.rank == min(causes or others):
+        tell(error, setting_up)
+    return causes
 
 
 def tell(error: BaseException, setting_up: bool) -> None:

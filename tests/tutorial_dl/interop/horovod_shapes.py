@@ -1,18 +1,18 @@
 """Shapes of real Horovod scripts, one function each, in our words and on small data.
 
 They follow Horovod's own examples and the teaching scripts of computing centres (ALCF, KISTI,
-NERSC): which calls a script makes, in which order, and on which ranks. test_horovod_shapes.py runs
-all of them on three ranks. Each returns its model and its losses; the ranks must end with the same
+NERSC): which calls a script makes, in which order, and on which ranks. horovod_checks.py runs all
+of them on three ranks. Each returns its model and its losses; the ranks must end with the same
 weights and a lower loss. Where one process could do the same, rank 0 trains a plain Keras model,
 with batches of all ranks.
 """
 
-import tempfile
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
+from horovod_networks import in_folder
 from sklearn.datasets import load_digits
 
 import tutorial_dl.horovod.keras as hvd_keras
@@ -46,19 +46,6 @@ def shard():
     return dataset.shard(hvd.size(), hvd.rank()).batch(BATCH).prefetch(1)
 
 
-def folder_of_rank_0() -> Path:
-    """A folder that rank 0 writes to; the others know its name."""
-    return Path(hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0))
-
-
-def remove(folder: Path) -> None:
-    hvd.barrier()
-    if hvd.rank() == 0:
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
-
-
 def same_as_one_process(model, train) -> None:
     """On rank 0, compare with the plain Keras model that `train()` returns."""
     if hvd.rank() == 0:
@@ -69,9 +56,10 @@ def same_as_one_process(model, train) -> None:
 # model.fit
 
 
-def fit_of_shards():
+@in_folder
+def fit_of_shards(folder):
     """Shards of a tf.data pipeline, metrics averaged, logs and checkpoints on rank 0 only."""
-    folder, model = folder_of_rank_0(), network()
+    model = network()
     model.compile(
         hvd.DistributedOptimizer(keras.optimizers.SGD(0.05 * hvd.size())),
         cross_entropy(),
@@ -92,7 +80,6 @@ def fit_of_shards():
     assert sorted(file.name for file in folder.iterdir()) == [
         *(f"checkpoint-{e}.keras" for e in (1, 2, 3)), "log.csv",
     ]  # fmt: skip
-    remove(folder)
     everyone = hvd.allgather_object(history["loss"])
     assert everyone.count(everyone[0]) == hvd.size()  # averaged, so equal
 
@@ -107,12 +94,13 @@ def fit_of_shards():
     return model, history["loss"]
 
 
-def resumed_imagenet():
+@in_folder
+def resumed_imagenet(folder):
     """Checkpoints in .h5, as for ImageNet: half the epochs, then a second job that resumes.
 
     Rank 0 alone finds and loads the checkpoint; warm-up and schedule go on where they were.
     """
-    folder, size, epochs = folder_of_rank_0(), hvd.size(), 4
+    size, epochs = hvd.size(), 4
     file = str(folder / "checkpoint-{epoch}.h5")
     rate, warm = 0.02 * size, 2
 
@@ -154,7 +142,6 @@ def resumed_imagenet():
     _, before = job(until=2)
     model, after = job(until=epochs)
     assert len(after) == 2
-    remove(folder)
 
     def alone():
         """The same rates in closed form; velocities change with the rate (Goyal et al.)."""
@@ -181,9 +168,10 @@ def resumed_imagenet():
 # Training loops
 
 
-def tape():
+@in_folder
+def tape(folder):
     """A loop over batches; variables are broadcast after the first; tf.train.Checkpoint."""
-    folder, model, loss = folder_of_rank_0(), network(), cross_entropy()
+    model, loss = network(), cross_entropy()
     optimizer = keras.optimizers.Adam(0.001 * hvd.size())
 
     @tf.function
@@ -209,7 +197,6 @@ def tape():
     np.testing.assert_allclose(mean, np.mean(each), rtol=1e-6)
     if hvd_tf.rank() == 0:
         tf.train.Checkpoint(model=model, optimizer=optimizer).save(str(folder / "checkpoint"))
-    remove(folder)
     return model, losses
 
 
