@@ -73,7 +73,7 @@ class DataConfig:
         metavar="FILES|SHARE")
     class_weight: str | None = option(
         "Weights of classes in the loss of training, such as 0=1,1=5; balanced: all count alike.",
-        metavar="WEIGHTS")
+        metavar="WEIGHTS", form=class_weight_of)
     cache: str | None = option(
         "Local folder for copies of HDF5 files, made once per node.", metavar="DIR")
 
@@ -121,9 +121,10 @@ class ScheduleConfig:
         "without better samples.", least=1, metavar="EPOCHS")
     monitor: str | None = option(
         "Metric for --patience and --save-best; default: val_loss. NAME:max or NAME:min says which "
-        "is better, where the name does not.", metavar="NAME[:max|:min]")
+        "is better, where the name does not.", metavar="NAME[:max|:min]", form=monitor_of)
     target: str | None = option(
-        "Stop when METRIC reaches X, for example val_accuracy=0.97.", metavar="METRIC=X")
+        "Stop when METRIC reaches X, for example val_accuracy=0.97.", metavar="METRIC=X",
+        form=target_of)
 
 
 def check_shard(stage: int, one_copy: bool = False) -> None:
@@ -250,7 +251,7 @@ class LayoutConfig:
     devices: int | None = option("Ranks per worker; they compute each batch together.", least=1)
     upward: str | None = option(
         "Worker exchanges per exchange of a sub-master with the top master.",
-        metavar="EXCHANGES|auto")
+        metavar="EXCHANGES|auto", form=check_upward)
 
 
 @dataclass(frozen=True)
@@ -279,7 +280,7 @@ class TensorConfig:
         least=1)
     tensor_rules: str | None = option(
         "How layers are cut: columns, rows, heads or replicate; default: what fits the model.",
-        metavar="LAYER=KIND[,LAYER=KIND]")
+        metavar="LAYER=KIND[,LAYER=KIND]", form=tensor_rules_of)
     sequence_parallel: bool = option(
         "Also divide what lies between layers that are cut, along the sequence.", False)
 
@@ -309,7 +310,7 @@ class OutputConfig:
         "First train an epoch that does not count, so that no time includes compiling.", False)
     log: str | None = option(
         "Write a row per epoch as it ends: .csv, .jsonl, or a folder for TensorBoard.",
-        metavar="FILE|FOLDER")
+        metavar="FILE|FOLDER", form=check_log)
     report_every: int | None = option(
         "Print loss and speed every STEPS steps.", least=1, metavar="STEPS")
     json: str | None = option("Write the result as JSON; - prints it.", metavar="FILE")
@@ -320,7 +321,7 @@ class OutputConfig:
         "far.", metavar="FILE")
     timeline: str | None = option(
         "Record what every rank does when: .json for Perfetto, .png, .svg or .pdf for a figure.",
-        metavar="FILE")
+        metavar="FILE", form=check_timeline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -424,19 +425,7 @@ class RunConfig:
             OPTIONS[name].checked(value)
         self.check_together()
         self.check_groups()
-        forms = (
-            (self.layout.upward, check_upward),
-            (self.output.timeline, check_timeline),
-            (self.output.log, check_log),
-            (self.data.model_arguments, lambda text: model_arguments_of(text, self.data.model)),
-            (self.schedule.target, target_of),
-            (self.schedule.monitor, monitor_of),
-            (self.data.class_weight, class_weight_of),
-            (self.tensor.tensor_rules, tensor_rules_of),
-        )
-        for text, check_form in forms:
-            if text is not None:
-                check_form(text)
+        model_arguments_of(self.data.model_arguments, self.data.model)
 
     def check_together(self) -> None:
         """Raise ValueError for options that have no effect, or do not fit each other."""

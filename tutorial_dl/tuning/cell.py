@@ -183,9 +183,7 @@ class Cell:
         The data must be there and have so many folds, and the figure of merit must exist. A model
         that can't be built proves nothing about other sets: the trials tell.
         """
-        found = self._guarded(
-            self._checked, CHECK, kill=False
-        )  # if too long, the first trial loads
+        found = self._guarded(self._checked, CHECK, kill=False)  # if late, the first trial loads
         if "gone" in found:
             return found["gone"]
         # A rank may refuse alone, as its node lacks a file; then its cell can't train
