@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .errors import one_line
+from .parameters import flag
 
 app = typer.Typer(
     no_args_is_help=True, help="List, start and stop clusters of engines for notebooks."
@@ -19,7 +20,7 @@ Name = Annotated[
 @app.command("list")
 @one_line()
 def show(
-    json: Annotated[bool, typer.Option("--json", help="Print the clusters as JSON.")] = False,
+    json: flag("Print the clusters as JSON.", "--json") = False,
 ) -> None:
     """List the running clusters: name, engines, profile, host, state and age."""
     from ..cluster import listing
@@ -48,9 +49,7 @@ def start(
     timeout: Annotated[
         float | None, typer.Option(help="Seconds to wait for the engines; default: the profile's.")
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Start them even if they are too many for this machine.")
-    ] = False,
+    force: flag("Start them even if they are too many for this machine.", "--force") = False,
 ) -> None:
     """Start a cluster and leave it running, so that notebooks can join it."""
     from numba_kernels import launch
@@ -72,7 +71,7 @@ def start(
 @one_line()
 def stop(
     name: Name = None,
-    all: Annotated[bool, typer.Option("--all", help="Stop all clusters.")] = False,
+    all: flag("Stop all clusters.", "--all") = False,
 ) -> None:
     """Stop a cluster for all notebooks that use it."""
     from ..cluster import listing

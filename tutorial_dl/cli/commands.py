@@ -15,7 +15,7 @@ from . import cluster, flags, layout, notebooks  # noqa: F401  (flags changes wh
 from . import ranks as ranks_of
 from .errors import fail, one_line
 from .files import check_writable
-from .parameters import APPLIED, GONE, OF_SEARCH, RANKS, file_option, number, own, parameter
+from .parameters import APPLIED, GONE, OF_SEARCH, RANKS, file_option, flag, number, own, parameter
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,12 +49,9 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=show_version, is_eager=True, help="Show the version and exit."
-        ),
-    ] = False,
+    version: flag(
+        "Show the version and exit.", "--version", callback=show_version, is_eager=True
+    ) = False,
 ) -> None:
     pass
 
@@ -233,7 +230,7 @@ for _name in ELSEWHERE:
 
 @app.command()
 def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
+    json: flag("Print the checks as JSON.", "--json") = False,
 ) -> None:
     """Check what ranks and clusters need on this machine, and say how to fix what is missing."""
     from . import doctor as checks

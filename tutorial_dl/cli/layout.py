@@ -12,7 +12,7 @@ from tutorial_dl.layout.layout import Layout
 from .. import config
 from .errors import one_line
 from .files import check_writable, tell
-from .parameters import RANKS, file_option, number
+from .parameters import RANKS, file_option, flag, number
 
 FIGURES = (".png", ".svg", ".pdf")
 
@@ -47,10 +47,7 @@ def layout(
     memory: Annotated[
         float | None, typer.Option(help="With --for: GiB that a rank may use.", metavar="GIB")
     ] = None,
-    sequence_parallel: Annotated[
-        bool | None,
-        typer.Option("--sequence-parallel", help="With --for: as of --tensor in train."),
-    ] = None,
+    sequence_parallel: flag("With --for: as of --tensor in train.", "--sequence-parallel") = False,
     json: file_option("Write the roles as JSON; - prints them.") = None,
     figure: file_option("Draw the layout as .png, .svg or .pdf.") = None,
 ) -> None:
@@ -60,7 +57,7 @@ def layout(
     cut = {name: size for name, size in cut.items() if size is not None}
     of_model = {
         "data": data, "batch_size": batch_size, "optimizer": optimizer, "memory": memory,
-        "sequence_parallel": sequence_parallel,
+        "sequence_parallel": sequence_parallel or None,
     }  # fmt: skip
     if for_model is None:
         if given := [name for name, value in of_model.items() if value is not None]:
@@ -83,7 +80,7 @@ def layout(
         layout_for.main(
             model=for_model, ranks=ranks, data=data, batch_size=batch_size or 32,
             optimizer=optimizer or "adam", memory=memory, json=json,
-            sequence=bool(sequence_parallel),
+            sequence=sequence_parallel,
         )  # fmt: skip
         return
     if figure is not None and not figure.lower().endswith(FIGURES):

@@ -53,6 +53,10 @@ def number(help: str, *names: str, **more):
     return Annotated[int | None, typer.Option(*names, help=help, **more)]
 
 
+def flag(help: str, *names: str, **more):
+    return Annotated[bool, typer.Option(*names, help=help, **more)]
+
+
 def file_option(help: str):
     return Annotated[str | None, typer.Option(metavar="FILE", help=help)]
 

@@ -5,13 +5,11 @@ A rank trains; if a run fails, one rank reports it, once.
 
 import os
 import sys
-import sysconfig
 import traceback
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import numba_kernels
 from numba_kernels import environment, launch
 
 from .. import data as datasets
@@ -24,6 +22,7 @@ from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden
 from ..training.columns import columns
 from ..training.ranks import ranks_of
+from ..user_function import is_ours, place_of
 from ..words import counted
 from .files import check_writable
 from .train_result import summary, write, write_config, write_timeline
@@ -232,28 +231,17 @@ def tell(error: BaseException, setting_up: bool) -> None:
         traceback.print_exception(error)
 
 
-def of_user(frame: traceback.FrameSummary) -> bool:
-    """Whether this is a line of a program of the user's, not of Python or an installed package."""
-    path = Path(frame.filename)
-    libraries = map(sysconfig.get_path, ("stdlib", "platlib", "purelib"))
-    return path.is_absolute() and not any(path.is_relative_to(each) for each in libraries)
-
-
 def first_line(error: BaseException) -> str:
     """An error in one line, with file and line number if it was raised outside this package."""
     if (words := missing(error)) is not None:
         return words
     text = telling_line(str(error))
-    frames = traceback.extract_tb(error.__traceback__)
-    packages = str(Path(__file__).parents[1]), str(Path(numba_kernels.__file__).parent)
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     ours = type(error).__module__.partition(".")[0] in ("tutorial_dl", "numba_kernels")
-    said_by_us = not frames or frames[-1].filename.startswith(packages)
-    if ours or (isinstance(error, ValueError | TypeError) and said_by_us):
+    if ours or (isinstance(error, ValueError | TypeError) and is_ours(error)):
         return text
-    outside = [f for f in frames if not f.filename.startswith(packages) and of_user(f)]
-    if isinstance(error, OSError) and error.strerror and not outside:
+    place = place_of(error)
+    if isinstance(error, OSError) and error.strerror and not place:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    place = f" ({outside[0].filename}, line {outside[0].lineno})" if outside else ""
     return f"{type(error).__name__}: {text}{place}"

@@ -116,13 +116,10 @@ def predictions(replica: Replica, inputs: Iterable, one) -> list:
 
 def _predict_stream(team, replica: Replica, stream: Stream):
     """Each rank computes its share of every batch; the outputs are joined batch by batch."""
-    joined = []
+    one = stream.take(slice(0, 1))[0]
     with closing(_shares(team, stream, 0)) as batches:
-        for x, *_ in batches:
-            outputs = replica.predict(x if samples_of((x,)) else stream.take(slice(0, 1))[0])
-            outputs = outputs if samples_of((x,)) else each_array(lambda a: a[:0], outputs)
-            joined.append(_join(team, [outputs]))
-    return _join(None, joined)
+        shares = ([x] if samples_of((x,)) else [] for x, *_ in batches)
+        return _join(None, [_join(team, predictions(replica, each, one)) for each in shares])
 
 
 def _samples(inputs) -> int:
