@@ -271,14 +271,3 @@ def test_sets_keep_a_distance_that_grows_with_the_noise(monkeypatch):
         # 0.1 times 0.5, or less where so many sets leave no room for it
         assert np.abs(x - new).min() > min(0.049, 0.24 / len(x))
         x = np.append(x, new)
-
-
-@pytest.mark.thorough
-def test_first_sets_fill_the_space():
-    sampler = Bayesian(problems.cube(2, 0.0, 1.0), 0)
-    begun = [
-        Seen(np.empty((0, 2)), np.empty(0), np.empty(0, bool), np.zeros((i, 2))) for i in range(4)
-    ]
-    drawn = np.array([list(sampler.propose(seen).values()) for seen in begun])
-    quarters = {tuple(row) for row in (drawn > 0.5)}
-    assert len(quarters) == 4  # a Sobol sequence: one in each quarter
