@@ -20,8 +20,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from optuna.distributions import IntDistribution
 
 from benchmarks import problems
 from tutorial_dl.tuning import samplers
-from tutorial_dl.tuning.problems import Problem, by_asking, search
+from tutorial_dl.tuning.problems import Problem, search
 from tutorial_dl.tuning.space import choices_of
 from tutorial_dl.words import counted
 
@@ -41,7 +42,7 @@ OTHERS = {"skopt": "skopt", "GPSampler": "torch"}  # and the module that it need
 def search_by(problem: Problem, name: str, trials: int, seed: int) -> tuple[list, float]:
     """As `search`, also by the samplers of `OTHERS`."""
     if name == "skopt":
-        return by_asking(problem, *of_skopt(problem, seed), trials)
+        return search_by_skopt(problem, trials, seed)
     if name == "GPSampler":
         import optuna
 
@@ -49,8 +50,7 @@ def search_by(problem: Problem, name: str, trials: int, seed: int) -> tuple[list
     return search(problem, name, trials, seed)
 
 
-def of_skopt(problem: Problem, seed: int) -> tuple[Callable, Callable]:
-    """What `by_asking` needs."""
+def search_by_skopt(problem: Problem, trials: int, seed: int) -> tuple[list, float]:
     import skopt
 
     dimensions = []
@@ -61,12 +61,17 @@ def of_skopt(problem: Problem, seed: int) -> tuple[Callable, Callable]:
         kind = skopt.space.Integer if isinstance(one, IntDistribution) else skopt.space.Real
         dimensions.append(kind(one.low, one.high, "log-uniform" if one.log else "uniform"))
     optimizer = skopt.Optimizer(dimensions, "GP", random_state=seed)
-
-    def ask():
+    best, spent = [], 0.0
+    for _ in range(trials):
+        began = time.perf_counter()
         x = optimizer.ask()
-        return dict(zip(problem.space.names, x, strict=True)), x
-
-    return ask, optimizer.tell
+        spent += time.perf_counter() - began
+        value = problem.value(dict(zip(problem.space.names, x, strict=True)))
+        began = time.perf_counter()
+        optimizer.tell(x, value)  # it chooses its next set here
+        spent += time.perf_counter() - began
+        best.append(min([value, *best[-1:]]))
+    return best, spent / trials
 
 
 def measure(

@@ -16,7 +16,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_type_hints
@@ -73,7 +73,7 @@ class DataConfig:
         metavar="FILES|SHARE")
     class_weight: str | None = option(
         "Weights of classes in the loss of training, such as 0=1,1=5; balanced: all count alike.",
-        metavar="WEIGHTS")
+        metavar="WEIGHTS", form=class_weight_of)
     cache: str | None = option(
         "Local folder for copies of HDF5 files, made once per node.", metavar="DIR")
 
@@ -121,9 +121,10 @@ class ScheduleConfig:
         "without better samples.", least=1, metavar="EPOCHS")
     monitor: str | None = option(
         "Metric for --patience and --save-best; default: val_loss. NAME:max or NAME:min says which "
-        "is better, where the name does not.", metavar="NAME[:max|:min]")
+        "is better, where the name does not.", metavar="NAME[:max|:min]", form=monitor_of)
     target: str | None = option(
-        "Stop when METRIC reaches X, for example val_accuracy=0.97.", metavar="METRIC=X")
+        "Stop when METRIC reaches X, for example val_accuracy=0.97.", metavar="METRIC=X",
+        form=target_of)
 
 
 def check_shard(stage: int, one_copy: bool = False) -> None:
@@ -250,7 +251,7 @@ class LayoutConfig:
     devices: int | None = option("Ranks per worker; they compute each batch together.", least=1)
     upward: str | None = option(
         "Worker exchanges per exchange of a sub-master with the top master.",
-        metavar="EXCHANGES|auto")
+        metavar="EXCHANGES|auto", form=check_upward)
 
 
 @dataclass(frozen=True)
@@ -279,7 +280,7 @@ class TensorConfig:
         least=1)
     tensor_rules: str | None = option(
         "How layers are cut: columns, rows, heads or replicate; default: what fits the model.",
-        metavar="LAYER=KIND[,LAYER=KIND]")
+        metavar="LAYER=KIND[,LAYER=KIND]", form=tensor_rules_of)
     sequence_parallel: bool = option(
         "Also divide what lies between layers that are cut, along the sequence.", False)
 
@@ -309,7 +310,7 @@ class OutputConfig:
         "First train an epoch that does not count, so that no time includes compiling.", False)
     log: str | None = option(
         "Write a row per epoch as it ends: .csv, .jsonl, or a folder for TensorBoard.",
-        metavar="FILE|FOLDER")
+        metavar="FILE|FOLDER", form=check_log)
     report_every: int | None = option(
         "Print loss and speed every STEPS steps.", least=1, metavar="STEPS")
     json: str | None = option("Write the result as JSON; - prints it.", metavar="FILE")
@@ -320,7 +321,26 @@ class OutputConfig:
         "far.", metavar="FILE")
     timeline: str | None = option(
         "Record what every rank does when: .json for Perfetto, .png, .svg or .pdf for a figure.",
-        metavar="FILE")
+        metavar="FILE", form=check_timeline)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """Options of a search (tuning/), which `tune` has besides those of its trainings."""
+
+    panel = "Search"
+    sampler: str = option(
+        "How sets are chosen: random, grid, tpe, bayesian, evolutionary or cmaes.", "bayesian")
+    trials: int = option("Sets of values to try.", 20, least=1)
+    groups: int = option("Sets of values to train at once.", 1, least=1)
+    folds: int = option("Folds of cross-validation; 1: the data's own validation part.", 1, least=1)
+    merit: str = option(
+        "Figure of merit: a column of the history, or module:function of the trainer.", "val_loss")
+    maximise: bool | None = option(
+        "Whether higher is better; default: for accuracy and the like.", off="--minimise")
+    pruner: str = option(
+        "Stop bad trials early: none, median, successive_halving or hyperband.", "none")
+    deadline: float = option("Seconds that one training may take.", 3600.0, above=0.0, below=1e9)
 # fmt: on
 
 
@@ -405,19 +425,7 @@ class RunConfig:
             OPTIONS[name].checked(value)
         self.check_together()
         self.check_groups()
-        forms = (
-            (self.layout.upward, check_upward),
-            (self.output.timeline, check_timeline),
-            (self.output.log, check_log),
-            (self.data.model_arguments, lambda text: model_arguments_of(text, self.data.model)),
-            (self.schedule.target, target_of),
-            (self.schedule.monitor, monitor_of),
-            (self.data.class_weight, class_weight_of),
-            (self.tensor.tensor_rules, tensor_rules_of),
-        )
-        for text, check_form in forms:
-            if text is not None:
-                check_form(text)
+        model_arguments_of(self.data.model_arguments, self.data.model)
 
     def check_together(self) -> None:
         """Raise ValueError for options that have no effect, or do not fit each other."""
@@ -514,17 +522,22 @@ def _options() -> dict[str, Option]:
         for one in fields(kind):
             if one.name in found:  # of a base class
                 continue
-            more = {"table": table, "panel": kind.panel} | one.metadata
-            if table == "strategy" and (rules := taken_by(one.name)):
-                more["help"] = f"{more['help'][:-1]} ({', '.join(rules).replace('_', ' ')})."
-            hint = get_type_hints(kind)[one.name]  # int, or int | None
-            made = Option(one.name, (get_args(hint) or [hint])[0], one.default, **more)
-            range_ = f" Must be {made.range}." if made.range else ""
-            found[one.name] = replace(made, help=made.help + range_)
+            found[one.name] = _option(table, kind, one)
     return found | {"strategy": replace(found["strategy"], choices=STRATEGIES)}
 
 
+def _option(table: str, kind: type, one: Field) -> Option:
+    more = {"table": table, "panel": kind.panel} | one.metadata
+    if table == "strategy" and (rules := taken_by(one.name)):
+        more["help"] = f"{more['help'][:-1]} ({', '.join(rules).replace('_', ' ')})."
+    hint = get_type_hints(kind)[one.name]  # int, or int | None
+    made = Option(one.name, (get_args(hint) or [hint])[0], one.default, **more)
+    range_ = f" Must be {made.range}." if made.range else ""
+    return replace(made, help=made.help + range_)
+
+
 OPTIONS = _options()  # by name, in the order of --help
+SEARCH = {one.name: _option("search", SearchConfig, one) for one in fields(SearchConfig)}
 
 
 def check_strategy(name: str, options: dict[str, Any]) -> StrategyConfig:

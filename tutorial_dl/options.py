@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ class Option:
     choices: tuple[str, ...] | None = None
     metavar: str | None = None  # what `--help` calls the value
     short: str | None = None
+    off: str | None = None  # the flag that says no; None: --no-...
+    form: Callable[[str], Any] | None = None  # raises ValueError for a text of another form
 
     @property
     def flag(self) -> str:
@@ -77,6 +80,8 @@ class Option:
             raise ValueError(f"unknown {self.name} {value!r}; choose one of {known}")
         if self.kind in (int, float):
             self.check_range(value)
+        if self.form is not None:
+            self.form(value)
         return value
 
 

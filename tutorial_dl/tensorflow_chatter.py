@@ -15,7 +15,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from .late_modules import light
 
@@ -69,18 +69,10 @@ def quiet() -> Iterator[None]:
     TensorFlow's log level is 2 meanwhile (errors only) unless the user has set it; 0 shows all. It
     imports half of what it imports otherwise (late_modules.py).
     """
-    with light():
-        yield from _hidden()
-
-
-def _hidden() -> Iterator[None]:
-    if os.environ.get(LEVEL) == "0":
-        yield
-        return
     before = os.environ.get(LEVEL)
     os.environ.setdefault(LEVEL, "2")
     try:
-        with chatter_hidden():
+        with light(), chatter_hidden() if before != "0" else nullcontext():
             yield
     finally:
         if before is None:

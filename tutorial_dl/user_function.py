@@ -10,10 +10,32 @@ import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+
+import numba_kernels
+
+PACKAGES = str(Path(__file__).parent), str(Path(numba_kernels.__file__).parent)
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether a line of these packages has raised it; also if it was never raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return not frames or frames[-1].filename.startswith(PACKAGES)
+
+
+def place_of(error: BaseException) -> str:
+    """The line of the user's that it comes from, as " (FILE, line 2)"; empty if there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        libraries = frame.filename.startswith((*PACKAGES, *LIBRARIES))
+        if Path(frame.filename).is_absolute() and not libraries:
+            return f" ({frame.filename}, line {frame.lineno})"
+    return ""
 
 
 def is_reference(spec: str) -> bool:

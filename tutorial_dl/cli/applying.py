@@ -1,13 +1,13 @@
 """`python -m tutorial_dl evaluate` and `predict`: a trained model on data, by one or more ranks."""
 
-import json as as_json
 import warnings
 from pathlib import Path
 
 from .. import data as datasets
 from .. import models
-from .errors import check_writable
-from .train import tell, who_failed
+from .files import check_writable
+from .files import tell as show
+from .train import report
 
 KERAS = (".keras", ".h5")
 
@@ -29,9 +29,7 @@ def check(
     datasets.check(data, **files)
     if out is not None and Path(out).suffix not in (".npy", ".npz"):
         raise ValueError(f"predictions go to a file that ends in .npy or .npz, got {out!r}")
-    for file in (out, json):
-        if file not in (None, "-"):
-            check_writable(Path(file))
+    check_writable(out, json)
 
 
 def work(
@@ -39,7 +37,7 @@ def work(
     json: str | None = None, batch_size: int = 512, **files: str | None,
 ) -> int:  # fmt: skip
     """The work of one rank; every rank calls it."""
-    from numba_kernels.team.team import Team, abort_all
+    from numba_kernels.team.team import Team
 
     from ..replica.base import try_out
     from ..runtime.evaluation import evaluate, predict
@@ -58,7 +56,8 @@ def work(
             streamed = isinstance(samples, datasets.Stream)
             found["samples"] = samples.samples if streamed else len(samples)
             if team.rank == 0:
-                write_metrics(found, json)
+                values = ", ".join(f"{n} {v:.4g}" for n, v in found.items() if n != "samples")
+                show(found, json, f"{found['samples']} samples: {values}", indent=1)
         else:
             outputs = predict(team, replica, samples, batch_size)
             if team.rank == 0:
@@ -66,10 +65,7 @@ def work(
         team.barrier()
         return 0
     except Exception as error:
-        abort_all(error)
-        causes, others = who_failed(team, error)
-        if team.rank == min(causes or others):
-            tell(error, setting_up=True)
+        report(team, error, setting_up=True)
         return 2
 
 
@@ -102,16 +98,6 @@ def load(model_file: str, model: str | None, dataset):
     for one in replica.segments:
         one.of(replica.parameters)[...] = arrays[one.name]
     return replica
-
-
-def write_metrics(found: dict, file: str | None) -> None:
-    if file == "-":
-        print(as_json.dumps(found), flush=True)
-        return
-    if file is not None:
-        Path(file).write_text(as_json.dumps(found, indent=1) + "\n")
-    samples = found.pop("samples")
-    print(f"{samples} samples: " + ", ".join(f"{n} {v:.4g}" for n, v in found.items()), flush=True)
 
 
 def write_outputs(outputs, path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .errors import one_line
+from .parameters import flag
 
 app = typer.Typer(
     no_args_is_help=True, help="List, start and stop clusters of engines for notebooks."
@@ -17,18 +18,19 @@ Name = Annotated[
 
 
 @app.command("list")
+@one_line()
 def show(
-    json: Annotated[bool, typer.Option("--json", help="Print the clusters as JSON.")] = False,
+    json: flag("Print the clusters as JSON.", "--json") = False,
 ) -> None:
     """List the running clusters: name, engines, profile, host, state and age."""
-    with one_line():
-        from ..cluster import listing
+    from ..cluster import listing
 
-        entries = listing.list()
-        print(json_format.dumps([entry._asdict() for entry in entries]) if json else entries)
+    entries = listing.list()
+    print(json_format.dumps([entry._asdict() for entry in entries]) if json else entries)
 
 
 @app.command()
+@one_line()
 def start(
     ranks: Annotated[int, typer.Option("-n", "--ranks", help="Number of engines to start.")] = 4,
     profile: Annotated[
@@ -47,50 +49,47 @@ def start(
     timeout: Annotated[
         float | None, typer.Option(help="Seconds to wait for the engines; default: the profile's.")
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Start them even if they are too many for this machine.")
-    ] = False,
+    force: flag("Start them even if they are too many for this machine.", "--force") = False,
 ) -> None:
     """Start a cluster and leave it running, so that notebooks can join it."""
-    with one_line():
-        from numba_kernels import launch
+    from numba_kernels import launch
 
-        from ..cluster.profile import load
+    from ..cluster.profile import load
 
-        launch.check_ranks(ranks)
-        lease = load(profile).keep
-        from ..cluster import notebook
-        from ..cluster.listing import age
+    launch.check_ranks(ranks)
+    lease = load(profile).keep
+    from ..cluster import notebook
+    from ..cluster.listing import age
 
-        keep = next(seconds for seconds in (keep, lease, 3600.0) if seconds is not None)
-        cluster = notebook.start(ranks, timeout, profile=profile, name=name, keep=keep, force=force)
-        cluster.disconnect()
-        print(f'in a notebook: cluster.join("{cluster.name}"); within {age(keep)}, or it stops')
+    keep = next(seconds for seconds in (keep, lease, 3600.0) if seconds is not None)
+    cluster = notebook.start(ranks, timeout, profile=profile, name=name, keep=keep, force=force)
+    cluster.disconnect()
+    print(f'in a notebook: cluster.join("{cluster.name}"); within {age(keep)}, or it stops')
 
 
 @app.command()
+@one_line()
 def stop(
     name: Name = None,
-    all: Annotated[bool, typer.Option("--all", help="Stop all clusters.")] = False,
+    all: flag("Stop all clusters.", "--all") = False,
 ) -> None:
     """Stop a cluster for all notebooks that use it."""
-    with one_line():
-        from ..cluster import listing
+    from ..cluster import listing
 
-        if all and name is not None:
-            raise ValueError(f"give either --all or a name, got --all and {name!r}")
-        names = [entry.name for entry in listing.list()] if all else [name]
-        for each in names:
-            print(f"stopped {listing.stop(each)}")
+    if all and name is not None:
+        raise ValueError(f"give either --all or a name, got --all and {name!r}")
+    names = [entry.name for entry in listing.list()] if all else [name]
+    for each in names:
+        print(f"stopped {listing.stop(each)}")
 
 
 @app.command()
+@one_line()
 def profiles() -> None:
     """List the profiles, and the folder for your own."""
-    with one_line():
-        from ..cluster import profile
+    from ..cluster import profile
 
-        for name, file in profile.available().items():
-            print(f"{name:<12} {file}")
-        own = profile.user_folder()
-        print(f"{'your own:':<12} {own}{'' if Path(own).is_dir() else ' (does not exist yet)'}")
+    for name, file in profile.available().items():
+        print(f"{name:<12} {file}")
+    own = profile.user_folder()
+    print(f"{'your own:':<12} {own}{'' if Path(own).is_dir() else ' (does not exist yet)'}")

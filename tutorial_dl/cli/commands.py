@@ -11,23 +11,11 @@ import typer
 from numba_kernels import launch
 
 from .. import __version__, config
-from . import cluster, flags, notebooks  # noqa: F401  (flags changes what --help shows)
+from . import cluster, flags, layout, notebooks  # noqa: F401  (flags changes what --help shows)
 from . import ranks as ranks_of
-from .errors import check_writable, fail, one_line
-from .parameters import (
-    BATCH_SIZE,
-    GONE,
-    MODEL,
-    MODEL_FILE,
-    OF_SEARCH,
-    PART,
-    RANKS,
-    Part,
-    file_option,
-    number,
-    of_data,
-    parameter,
-)
+from .errors import fail, one_line
+from .files import check_writable
+from .parameters import APPLIED, GONE, OF_SEARCH, RANKS, file_option, flag, number, own, parameter
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -61,14 +49,20 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=show_version, is_eager=True, help="Show the version and exit."
-        ),
-    ] = False,
+    version: flag(
+        "Show the version and exit.", "--version", callback=show_version, is_eager=True
+    ) = False,
 ) -> None:
     pass
+
+
+def are_started(ranks: int | None) -> bool:
+    """Whether this is one of ranks that mpiexec has started; ValueError if -n asks for others."""
+    if launch.under_mpi() and ranks is not None:
+        raise ValueError(
+            f"-n {ranks}, but mpiexec or srun has started the ranks already; leave out -n"
+        )
+    return launch.under_mpi()
 
 
 def ending(status: int) -> str:
@@ -92,9 +86,7 @@ def run(
 
     with one_line():
         launch.check_ranks(ranks)
-        check_writable(report)
-        if json not in (None, "-"):
-            check_writable(Path(json))
+        check_writable(report, json)
         raise typer.Exit(comparison.run(ranks, report, json))
 
 
@@ -108,11 +100,7 @@ def train(file: Path | None = None, **given) -> None:
     try:
         asked = config.RunConfig.of(**given)
         need = job.check(asked)
-        if launch.under_mpi():
-            if ranks is not None:
-                raise ValueError(
-                    f"-n {ranks}, but mpiexec or srun has started the ranks already; leave out -n"
-                )
+        if are_started(ranks):
             raise typer.Exit(job.run_rank(asked))
         if (note := job.crowd(need or 1)) is not None:
             print(note, file=sys.stderr, flush=True)
@@ -160,7 +148,7 @@ app.command()(train)
 
 def tune(file: Path | None = None, **given) -> None:
     """Search for good options: many trainings, several at once, each on its own ranks."""
-    from ..tuning.running import GONE as INSTEAD
+    from ..tuning.search import GONE as INSTEAD
     from . import tune as job
 
     given = {name: getattr(value, "value", value) for name, value in given.items()}
@@ -173,16 +161,12 @@ def tune(file: Path | None = None, **given) -> None:
             raise ValueError(f"--{name} is gone: {INSTEAD[name]}")
         if own["space"] is None:
             raise ValueError("tune needs --space FILE, which says what is searched")
-        asked = given.pop("ranks")
-        if asked is not None and launch.under_mpi():
-            raise ValueError(
-                f"-n {asked}, but mpiexec or srun has started the ranks already; leave out -n"
-            )
+        started = are_started(asked := given.pop("ranks"))
         if more["resume"] and own["study"] is None:
             raise ValueError("--resume needs --study FILE")
         options = own | more | {"base": config.RunConfig.of(**given).changed()}
         need = job.check(asked, **options)
-        if launch.under_mpi():
+        if started:
             raise typer.Exit(job.work(**options))
         status = job.start(need, options)
     except (ValueError, launch.LaunchError, OSError) as error:
@@ -210,49 +194,7 @@ tune.__signature__ = inspect.Signature(
 app.command()(tune)
 
 
-@app.command()
-def layout(
-    masters: number(config.OPTIONS["masters"].help) = None,
-    workers: number(config.OPTIONS["workers"].help) = None,
-    devices: number(config.OPTIONS["devices"].help) = None,
-    pipeline: number("Show pipelines of so many stages, of all -n ranks.", min=1) = None,
-    context: number("Show sequences divided over so many ranks.", min=1) = None,
-    tensor: number("Show layers cut over so many ranks each.", min=1) = None,
-    groups: number("Parameter sets that a search tries at once.") = 1,
-    folds: number("Cross-validation folds trained at once.") = 1,
-    ranks: number("Number of ranks, masters included.", *RANKS) = None,
-    node_size: number("Number of ranks per node.", min=1, metavar="RANKS") = None,
-    for_model: Annotated[
-        str | None,
-        typer.Option(
-            "--for",
-            help="Propose how to cut this Keras model over -n ranks.",
-            metavar="NAME|module:function",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="With --for: the data.", metavar="NAME|module:function")
-    ] = None,
-    batch_size: number("With --for: samples per update; default: 32.", min=1) = None,
-    optimizer: Annotated[
-        str | None, typer.Option(help="With --for: the optimizer, whose averages take memory.")
-    ] = None,
-    memory: Annotated[
-        float | None, typer.Option(help="With --for: GiB that a rank may use.", metavar="GIB")
-    ] = None,
-    sequence_parallel: Annotated[
-        bool | None,
-        typer.Option("--sequence-parallel", help="With --for: as of --tensor in train."),
-    ] = None,
-    json: file_option("Write the roles as JSON; - prints them.") = None,
-    figure: file_option("Draw the layout as .png, .svg or .pdf.") = None,
-) -> None:
-    """Show the role of each rank: master, sub-master or worker; or propose how to cut a model."""
-    given = locals()
-    from . import layout as command
-
-    with one_line():
-        command.main(**given)
+app.command()(layout.layout)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -288,7 +230,7 @@ for _name in ELSEWHERE:
 
 @app.command()
 def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
+    json: flag("Print the checks as JSON.", "--json") = False,
 ) -> None:
     """Check what ranks and clusters need on this machine, and say how to fix what is missing."""
     from . import doctor as checks
@@ -296,41 +238,27 @@ def doctor(
     raise typer.Exit(checks.main(json))
 
 
-@app.command()
-def evaluate(
-    model_file: MODEL_FILE,
-    data: of_data("data") = "digits",
-    model: MODEL = None,
-    part: PART = Part.validation,
-    features: of_data("features") = None,
-    labels: of_data("labels") = None,
-    validation: of_data("validation") = None,
-    batch_size: BATCH_SIZE = 512,
-    json: file_option("Write the metrics as JSON; - prints them.") = None,
-    ranks: number("Number of ranks to start.", *RANKS) = None,
-) -> None:
+def evaluate(**given) -> None:
     """Evaluate a trained model. Each rank computes a share of the samples."""
-    apply("evaluate", **locals())
+    apply("evaluate", **given)
 
 
-@app.command()
-def predict(
-    model_file: MODEL_FILE,
-    out: Annotated[str, typer.Option(metavar="FILE", help="Write the outputs: .npy or .npz.")],
-    data: of_data("data") = "digits",
-    model: MODEL = None,
-    part: PART = Part.validation,
-    features: of_data("features") = None,
-    labels: of_data("labels") = None,
-    validation: of_data("validation") = None,
-    batch_size: BATCH_SIZE = 512,
-    ranks: number("Number of ranks to start.", *RANKS) = None,
-) -> None:
+def predict(**given) -> None:
     """Write a trained model's outputs, in the order of the samples."""
-    apply("predict", **locals())
+    apply("predict", **given)
+
+
+for _command, _name, *_more in (
+    (evaluate, "json", str | None, None, "Write the metrics as JSON; - prints them."),
+    (predict, "out", str, inspect.Parameter.empty, "Write the outputs: .npy or .npz."),
+):
+    _file = own(_name, *_more, metavar="FILE")
+    _command.__signature__ = inspect.Signature([*APPLIED, _file])
+    app.command()(_command)
 
 
 @app.command()
+@one_line()
 def generate(
     model_file: Annotated[
         str | None, typer.Option(metavar="FILE", help="Text: the model, as train --save wrote it.")
@@ -339,7 +267,7 @@ def generate(
         str | None,
         typer.Option(metavar="FOLDER", help="A GAN: its checkpoints, as train has written them."),
     ] = None,
-    model: MODEL = None,
+    model: Annotated[str | None, typer.Option(help="The model as for train.")] = None,
     prompt: Annotated[str, typer.Option(help="The text to continue.")] = "def ",
     characters: Annotated[int, typer.Option(min=1, help="Characters to write.")] = 300,
     temperature: Annotated[
@@ -355,24 +283,23 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
 ) -> None:
     """Write text with a model of data text (--model-file), or samples of a GAN (--checkpoint)."""
-    with one_line():
-        if (model_file is None) == (checkpoint is None):
-            raise ValueError(
-                "generate needs --model-file FILE, for text, or --checkpoint FOLDER, for samples "
-                "of a GAN"
-            )
-        if model_file is not None:
-            from . import generating
+    if (model_file is None) == (checkpoint is None):
+        raise ValueError(
+            "generate needs --model-file FILE, for text, or --checkpoint FOLDER, for samples "
+            "of a GAN"
+        )
+    if model_file is not None:
+        from . import generating
 
-            generating.main(model_file, model, prompt, characters, temperature, seed)
-            return
-        from . import generating_samples as job
+        generating.main(model_file, model, prompt, characters, temperature, seed)
+        return
+    from . import generating_samples as job
 
-        if out is None:
-            raise ValueError("samples of a GAN need --out FILE, which ends in .h5 or .hdf5")
-        found = job.check(checkpoint, number_of_samples, out)
-        check_writable(Path(out))
-        raise typer.Exit(job.generate(found, checkpoint, number_of_samples, out, seed, condition))
+    if out is None:
+        raise ValueError("samples of a GAN need --out FILE, which ends in .h5 or .hdf5")
+    found = job.check(checkpoint, number_of_samples, out)
+    check_writable(out)
+    raise typer.Exit(job.generate(found, checkpoint, number_of_samples, out, seed, condition))
 
 
 def apply(what: str, ranks: int | None, **given) -> None:
@@ -383,8 +310,6 @@ def apply(what: str, ranks: int | None, **given) -> None:
     with one_line():
         launch.check_ranks(1 if ranks is None else ranks)
         job.check(**options)
-        if not launch.under_mpi():
-            raise typer.Exit(ranks_of.start(what, ranks or 1, options).returncode)
-        if ranks is not None:
-            raise ValueError(f"-n {ranks}, but mpiexec or srun has started the ranks already")
-        raise typer.Exit(job.work(**options))
+        if are_started(ranks):
+            raise typer.Exit(job.work(**options))
+        raise typer.Exit(ranks_of.start(what, ranks or 1, options).returncode)

@@ -1,11 +1,8 @@
 """How a command fails: with one line on standard error."""
 
-import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import typer
 
@@ -33,22 +30,6 @@ def in_one_line(error: Exception) -> str:
     if instead is not None:
         text = f"{text.partition(' (')[0]}; it is {instead} here"
     return cut(f"{text}; see --help") if text else ""
-
-
-def check_writable(path: Path) -> None:
-    """Raise OSError if the file `path` cannot be written, before it fails after training."""
-    if path.is_dir():
-        raise OSError(f"{path} is a folder; it must be a file")
-    if not path.parent.is_dir():
-        raise OSError(f"cannot write {path}: there is no folder {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise OSError(f"cannot write {path}: permission denied")
-    if not path.exists():
-        try:  # a file system may refuse what the permissions allow, as /proc does
-            with tempfile.TemporaryFile(dir=path.parent):
-                pass
-        except OSError as error:
-            raise OSError(f"cannot write {path}: {error.strerror}") from None
 
 
 @contextmanager

@@ -6,12 +6,12 @@ predicted from that (simulate/cuts.py), and nothing is started.
 
 from __future__ import annotations
 
-import json as json_format
-from pathlib import Path
 from typing import Any
 
 from tutorial_dl import models
 from tutorial_dl.words import counted
+
+from .files import tell
 
 MESSAGE = 1e-4  # seconds per sum that is called from a graph, or per message of a pipeline
 # A stage keeps what its graph computed on a tape: 1.6 times as slow for four layers of 1,024 units,
@@ -45,10 +45,7 @@ def main(
         "weights": int(replica.parameters.size), "seconds_on_one_rank": seconds,
         "proposals": [as_json(one, axes) for one in found], "proposed": best, "why": why,
     }  # fmt: skip
-    text = json_format.dumps(told)
-    if json not in (None, "-"):
-        Path(json).write_text(text + "\n")
-    print(text if json == "-" else "\n".join(table(told, found, axes)))
+    tell(told, json, "\n".join(table(told, found, axes)))
 
 
 def built(model: str, data: str, batch_size: int) -> tuple[Any, Any]:

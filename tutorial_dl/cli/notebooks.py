@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from .errors import fail, one_line
+from .parameters import flag
 
 app = typer.Typer(no_args_is_help=True, help="List the notebooks of the course, copy or run them.")
 
@@ -35,7 +36,7 @@ def list_() -> None:
 @app.command()
 def copy(
     folder: Annotated[Path, typer.Argument(help="Where to copy them; it is made if need be.")],
-    force: Annotated[bool, typer.Option(help="Replace notebooks that are there.")] = False,
+    force: flag("Replace notebooks that are there.") = False,
 ) -> None:
     """Copy the notebooks to a folder of your own, to run and change them there."""
     files = found()
@@ -58,7 +59,7 @@ def run(
         list[str] | None,
         typer.Argument(help="Names or numbers, such as allreduce or 5; by default, all."),
     ] = None,
-    again: Annotated[bool, typer.Option(help="Run also what is up to date in the folder.")] = False,
+    again: flag("Run also what is up to date in the folder.") = False,
 ) -> None:
     """Run notebooks from top to bottom, in order, and keep them with their outputs.
 

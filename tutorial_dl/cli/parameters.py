@@ -20,7 +20,8 @@ def parameter(option: Option) -> inspect.Parameter:
         kind = StrEnum(option.name, list(option.choices))
         default = default and kind(default)
     shown = kind is not bool if default == option.default else str(option.default)
-    flag = f"{option.flag}/--no-{option.flag[2:]}" if kind is bool else option.flag
+    off = option.off or f"--no-{option.flag[2:]}"
+    flag = f"{option.flag}/{off}" if kind is bool else option.flag
     asked = typer.Option(
         *([option.short] if option.short else []),
         flag,
@@ -52,61 +53,51 @@ def number(help: str, *names: str, **more):
     return Annotated[int | None, typer.Option(*names, help=help, **more)]
 
 
+def flag(help: str, *names: str, **more):
+    return Annotated[bool, typer.Option(*names, help=help, **more)]
+
+
 def file_option(help: str):
     return Annotated[str | None, typer.Option(metavar="FILE", help=help)]
 
 
-SEARCH = "Search"
-
-
-def of_search(name: str, kind, default, help: str, *names: str, **more) -> inspect.Parameter:
-    """An option of `tune` that `train` does not have."""
-    asked = typer.Option(*names, help=help, rich_help_panel=SEARCH, **more)
-    kind = Annotated[kind, asked]
+def own(name: str, kind, default, help: str, *names: str, **more) -> inspect.Parameter:
+    """An option that is no option of a run."""
+    kind = Annotated[kind, typer.Option(*names, help=help, **more)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-# fmt: off
-OF_SEARCH = [
-    of_search("space", str | None, None, "What is searched, in TOML: docs/tuning.md.",
-              metavar="FILE"),
-    of_search("sampler", str, "bayesian",
-              "How sets are chosen: random, grid, tpe, bayesian, evolutionary or cmaes."),
-    of_search("trials", int, 20, "Sets of values to try.", min=1),
-    of_search("groups", int, 1, "Sets of values to train at once.", min=1),
-    of_search("folds", int, 1, "Folds of cross-validation; 1: the data's own validation part.",
-              min=1),
-    of_search("merit", str, "val_loss",
-              "Figure of merit: a column of the history, or module:function of the trainer."),
-    of_search("maximise", bool | None, None,
-              "Whether higher is better; default: for accuracy and the like.",
-              "--maximise/--minimise"),
-    of_search("pruner", str, "none",
-              "Stop bad trials early: none, median, successive_halving or hyperband."),
-    of_search("deadline", float, 3600.0, "Seconds that one training may take."),
-    of_search("study", str | None, None, "Keep the trials in FILE.", metavar="FILE"),
-    of_search("report", str | None, None, "Write a report with plots, as HTML.", metavar="FILE"),
-    of_search("best_to", str | None, None,
-              "Write the best options, for train --config.", metavar="FILE"),
+def of_files(**helps: str) -> list[inspect.Parameter]:
+    panel = config.SearchConfig.panel
+    return [
+        own(name, str | None, None, help, metavar="FILE", rich_help_panel=panel)
+        for name, help in helps.items()
+    ]
+
+
+OF_SEARCH = [  # options of `tune` that `train` does not have
+    *of_files(space="What is searched, in TOML: docs/tuning.md."),
+    *map(parameter, config.SEARCH.values()),
+    *of_files(
+        study="Keep the trials in FILE.",
+        report="Write a report with plots, as HTML.",
+        best_to="Write the best options, for train --config.",
+    ),
 ]
 # Options of earlier versions, which say what to write now
-GONE = [of_search(name, str | None, None, "", hidden=True) for name in ("suggesters", "sizes")]
-# fmt: on
+GONE = [own(name, str | None, None, "", hidden=True) for name in ("suggesters", "sizes")]
 
-
-def of_data(name: str):
-    """An option that `train` has, too."""
-    one = config.OPTIONS[name]
-    return Annotated[str | None, typer.Option(one.flag, metavar=one.metavar, help=one.help)]
-
-
-MODEL_FILE = Annotated[
-    str, typer.Option(metavar="FILE", help="The trained model, as train --save has written it.")
-]
-MODEL = Annotated[
-    str | None,
-    typer.Option(help="The model as for train: for .npz, or where it has classes of your own."),
-]
 Part = StrEnum("Part", ["train", "validation"])
-PART = Annotated[Part, typer.Option(help="Which part of the data.")]
-BATCH_SIZE = Annotated[int, typer.Option(min=1, help="Samples that a rank computes at once.")]
+N = own("ranks", int | None, None, "Number of ranks to start.", *RANKS)
+# fmt: off
+APPLIED = [  # options of `evaluate` and `predict`
+    own("model_file", str, inspect.Parameter.empty,
+        "The trained model, as train --save has written it.", metavar="FILE"),
+    own("model", str | None, None,
+        "The model as for train: for .npz, or where it has classes of your own."),
+    *(parameter(config.OPTIONS[name]) for name in ("data", "features", "labels", "validation")),
+    own("part", Part, Part.validation, "Which part of the data."),
+    own("batch_size", int, 512, "Samples that a rank computes at once.", min=1),
+    N,
+]
+# fmt: on

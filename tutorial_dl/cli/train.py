@@ -5,13 +5,11 @@ A rank trains; if a run fails, one rank reports it, once.
 
 import os
 import sys
-import sysconfig
 import traceback
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import numba_kernels
 from numba_kernels import environment, launch
 
 from .. import data as datasets
@@ -24,8 +22,9 @@ from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden
 from ..training.columns import columns
 from ..training.ranks import ranks_of
+from ..user_function import is_ours, place_of
 from ..words import counted
-from .errors import check_writable
+from .files import check_writable
 from .train_result import summary, write, write_config, write_timeline
 
 
@@ -45,9 +44,7 @@ def check(config: RunConfig) -> int | None:
     log = output.log
     if log is not None and not Path(log).suffix:
         log = None  # a folder is made
-    for file in (output.json, output.timeline, output.save, output.save_best, log):
-        if file not in (None, "-"):
-            check_writable(Path(file))
+    check_writable(output.json, output.timeline, output.save, output.save_best, log)
     if config.checkpoint.checkpoint is not None:
         check_folder(Path(config.checkpoint.checkpoint))
     return ranks if launch.under_mpi() else ranks_of(config)
@@ -143,12 +140,7 @@ def run_rank(config: RunConfig) -> int:
             print(end, file=sys.stderr, flush=True)
         return ended(end.code)
     except (Exception, SystemExit) as error:
-        abort_all(error)
-        causes, others = who_failed(team, error)
-        # If rank 0 was killed, the process that started it reports that.
-        told = not causes and 0 not in others and "NUMBA_KERNELS_KEPT" in os.environ
-        if not told and team.rank == min(causes or others):
-            tell(error, setting_up)
+        causes = report(team, error, setting_up)
         return ended(2 if setting_up and causes else 1)
 
 
@@ -201,19 +193,26 @@ def try_out(trainer, config: RunConfig) -> None:
             raise ValueError(f"{what} {asked!r}: there is no {metric!r}; one of {known}")
 
 
-def who_failed(team, error: BaseException) -> tuple[set[int], set[int]]:
-    """After a failure: ranks that failed by themselves, and ranks that only stopped waiting.
+def report(team, error: BaseException, setting_up: bool) -> set[int]:
+    """After a failure on all ranks, have one of them tell the cause. Collective.
 
-    Collective. Where a rank was killed, there are none of the first kind.
+    Returns the ranks that failed by themselves; where a rank was killed, there are none.
     """
     from numba_kernels.errors import MismatchError
     from numba_kernels.team.mailbox import FOLLOWED
+    from numba_kernels.team.team import abort_all
 
+    abort_all(error)
     letters = team.settle()
     causes = {letter.rank for letter in letters if letter.kind != FOLLOWED}
     if team.is_cause or isinstance(error, MismatchError):
         causes.add(team.rank)
-    return causes, {team.rank, *(letter.rank for letter in letters)} - causes
+    others = {team.rank, *(letter.rank for letter in letters)} - causes
+    # If rank 0 was killed, the process that started it reports that.
+    told = not causes and 0 not in others and "NUMBA_KERNELS_KEPT" in os.environ
+    if not told and team.rank == min(causes or others):
+        tell(error, setting_up)
+    return causes
 
 
 def tell(error: BaseException, setting_up: bool) -> None:
@@ -232,28 +231,17 @@ def tell(error: BaseException, setting_up: bool) -> None:
         traceback.print_exception(error)
 
 
-def of_user(frame: traceback.FrameSummary) -> bool:
-    """Whether this is a line of a program of the user's, not of Python or an installed package."""
-    path = Path(frame.filename)
-    libraries = map(sysconfig.get_path, ("stdlib", "platlib", "purelib"))
-    return path.is_absolute() and not any(path.is_relative_to(each) for each in libraries)
-
-
 def first_line(error: BaseException) -> str:
     """An error in one line, with file and line number if it was raised outside this package."""
     if (words := missing(error)) is not None:
         return words
     text = telling_line(str(error))
-    frames = traceback.extract_tb(error.__traceback__)
-    packages = str(Path(__file__).parents[1]), str(Path(numba_kernels.__file__).parent)
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     ours = type(error).__module__.partition(".")[0] in ("tutorial_dl", "numba_kernels")
-    said_by_us = not frames or frames[-1].filename.startswith(packages)
-    if ours or (isinstance(error, ValueError | TypeError) and said_by_us):
+    if ours or (isinstance(error, ValueError | TypeError) and is_ours(error)):
         return text
-    outside = [f for f in frames if not f.filename.startswith(packages) and of_user(f)]
-    if isinstance(error, OSError) and error.strerror and not outside:
+    place = place_of(error)
+    if isinstance(error, OSError) and error.strerror and not place:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    place = f" ({outside[0].filename}, line {outside[0].lineno})" if outside else ""
     return f"{type(error).__name__}: {text}{place}"

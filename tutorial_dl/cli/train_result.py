@@ -9,6 +9,7 @@ from ..config import RunConfig
 from ..replica.base import compiled
 from ..training.progress import TERMINAL
 from ..training.ranks import with_ranks
+from .files import replace
 
 # Columns of training/gan_quality.py that the printed line has, too
 QUALITY = ("discriminator_loss", "accuracy_asked", "separation", "profile_error",
@@ -92,9 +93,7 @@ def write_config(config: RunConfig, ranks: int) -> None:
     """Write the options beside the checkpoints, for `train --config FOLDER/run.toml --resume`."""
     file = Path(config.checkpoint.checkpoint, "run.toml")
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.write_text(with_ranks(config, ranks).toml(), encoding="utf-8")
-    part.replace(file)  # at once: a file that is half written would be of no use
+    replace(file, with_ranks(config, ranks).toml())
 
 
 def write(result: dict, where: str | None) -> None:

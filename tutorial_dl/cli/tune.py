@@ -1,7 +1,5 @@
 """`python -m tutorial_dl tune`: checks before ranks are started, and the work of one rank."""
 
-import json
-import os
 import sys
 from pathlib import Path
 
@@ -10,12 +8,13 @@ from numba_kernels import launch
 from ..config import OPTIONS, RunConfig
 from ..tuning.coordinator import Refused
 from ..tuning.options import config_of
-from ..tuning.running import Search, run
+from ..tuning.search import Search
 from ..tuning.space import Space
 from . import ranks as ranks_of
-from .errors import check_writable
+from .files import check_writable, replace
+from .files import tell as show
 from .train import check as check_training
-from .train import leave, preload, tell, who_failed
+from .train import leave, preload, report
 
 
 def search_of(
@@ -23,11 +22,9 @@ def search_of(
     best_to: str | None, **more,
 ) -> tuple[Search, dict[str, str | None]]:  # fmt: skip
     """The search that the options ask for, and the files to write: options of `tune`."""
-    file, files = (
-        Path(study) if study else None,
-        {"json": json, "report": report, "best_to": best_to},
-    )
-    return Search(Space.read(space), RunConfig.of(**base), **more, file=file, resume=resume), files
+    file = Path(study) if study else None
+    files = {"json": json, "report": report, "best_to": best_to}
+    return Search(Space.read(space), RunConfig.of(**base), file, resume, **more), files
 
 
 def check(asked: int | None, **options) -> int:
@@ -41,11 +38,7 @@ def check(asked: int | None, **options) -> int:
     each = search.ranks_each(here)
     check_training(search.base)
     search.check(each)
-    for file in files.values():
-        if file not in (None, "-"):
-            check_writable(Path(file))
-    if search.file is not None:
-        check_writable(search.file)
+    check_writable(*files.values(), search.file)
     return 1 + search.cells * each
 
 
@@ -66,7 +59,9 @@ def work(**options) -> int:
     """The work of one rank; returns the exit status: 0, 1 if no trial was completed, 2, or 130."""
     import numpy as np
 
-    from numba_kernels.team.team import Team, abort_all
+    from numba_kernels.team.team import Team
+
+    from ..tuning.running import run
 
     np.seterr(all="ignore")
     search, files = search_of(**options)
@@ -84,11 +79,9 @@ def work(**options) -> int:
         print(f"error: {error}", file=sys.stderr, flush=True)
         status = 2
     except BaseException as error:
-        abort_all(error)
-        causes, others = who_failed(team, error)
-        if team.rank == min(causes or others):
-            tell(error, isinstance(error, ValueError))
-        status = 2 if isinstance(error, ValueError) else 1
+        of_input = isinstance(error, ValueError)
+        report(team, error, setting_up=of_input)
+        status = 2 if of_input else 1
     leave(status)  # lost ranks would never reach MPI_Finalize
     return status
 
@@ -99,7 +92,7 @@ def say(text: str, row: dict | None) -> None:
 
 def finish(search: Search, study, outcome, files: dict[str, str | None], ranks: int) -> int:
     """Write what was asked for, and print the outcome."""
-    from ..tuning.report import summary, write
+    from ..tuning.report import page, summary
 
     best = study.best
     result = {
@@ -122,19 +115,15 @@ def finish(search: Search, study, outcome, files: dict[str, str | None], ranks: 
         "lost": outcome.lost,
         "stopped": outcome.stopped,
     }  # fmt: skip
-    if files["json"] == "-":
-        print(json.dumps(result), flush=True)
-    else:
-        print(summary(study, outcome), flush=True)
-        if files["json"]:
-            replace(Path(files["json"]), json.dumps(result, indent=1) + "\n")
+    show(result, files["json"], summary(study, outcome), indent=1)
     if files["best_to"] and best is not None:
         each = best.user_attrs.get("ranks", result["sizes"][0])
         config = config_of(search.base, best.params)
         config = RunConfig.of(**config.values() | ({"ranks": each} if each > 1 else {}))
-        replace(Path(files["best_to"]), config.toml())
+        replace(files["best_to"], config.toml())
     if files["report"]:
-        write(Path(files["report"]), study, outcome, f"Search by {search.sampler}: {search.merit}")
+        title = f"Search by {search.sampler}: {search.merit}"
+        replace(files["report"], page(study, outcome, title))
     if outcome.stopped == "interrupted":
         return 130
     if outcome.stopped:
@@ -142,10 +131,3 @@ def finish(search: Search, study, outcome, files: dict[str, str | None], ranks: 
     elif best is None:
         print("error: no trial was completed", file=sys.stderr, flush=True)
     return 1 if outcome.stopped or best is None else 0
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a file at once: another process sees the old one or the new one."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

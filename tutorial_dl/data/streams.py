@@ -12,25 +12,18 @@ from __future__ import annotations
 import copy
 import operator
 import re
-import sysconfig
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import numba_kernels
 from tutorial_dl.data import weights
 from tutorial_dl.data.dataset import Batch, Data
 from tutorial_dl.data.elements import batch_of
 from tutorial_dl.data.files import DataError
 from tutorial_dl.data.sources import is_source, source_of
-
-PACKAGES = str(Path(__file__).parents[1]), str(Path(numba_kernels.__file__).parent)
-
-LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+from tutorial_dl.user_function import is_ours, place_of
 
 # What TensorFlow puts before the message itself.
 FRAME = re.compile(
@@ -126,15 +119,12 @@ class Stream:
             raise DataError(f"{self.name}: {error}") from None
         except Exception as error:
             where = f"{self.name}: batch {number + 1} of epoch {epoch + 1}"
-            frames = traceback.extract_tb(error.__traceback__)
-            if isinstance(error, ValueError) and frames[-1].filename.startswith(PACKAGES):
+            if isinstance(error, ValueError) and is_ours(error):
                 raise DataError(f"{where}: {error}") from None
-            theirs = [f for f in frames if not f.filename.startswith((*PACKAGES, *LIBRARIES))]
-            place = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
             text = FRAME.sub("", str(error))
             text = next((line for line in text.splitlines() if line.strip()), "no message")
             kind = type(error).__name__
-            raise DataError(f"{where}: {kind}: {text.strip()[:120]}{place}") from error
+            raise DataError(f"{where}: {kind}: {text.strip()[:120]}{place_of(error)}") from error
 
 
 def is_stream(made: Any) -> bool:

@@ -24,19 +24,16 @@ def by_class(data: Data, weights: Mapping[int, float] | str) -> Data:
     """
     if not isinstance(data, Data) or isinstance(data.targets, tuple | dict):
         raise ValueError("class_weight needs data in memory with one array of targets")
-    labels = _labels(data.targets)
-    found, where, counts = np.unique(labels, return_inverse=True, return_counts=True)
     if isinstance(weights, str):
         if weights != "balanced":
             raise ValueError(
                 f"class_weight must be weights by class or 'balanced', got {weights!r}"
             )
-        of_class = len(labels) / (len(found) * counts)
-    else:
-        of_class = np.array([weights.get(one, 1.0) for one in found.tolist()], float)
-    _check(of_class)
-    own = of_class[where.ravel()].astype(np.float32)
-    return replace(data, weights=own if data.weights is None else data.weights * own)
+        found, counts = np.unique(labels := _labels(data.targets), return_counts=True)
+        weights = dict(zip(found.tolist(), len(labels) / (len(found) * counts), strict=True))
+    _check(weights)
+    own = () if data.weights is None else (data.weights,)
+    return replace(data, weights=of_batch((data.inputs, data.targets, *own), weights)[2])
 
 
 def of_batch(batch: Batch, weights: Mapping[int, float]) -> Batch:
@@ -57,10 +54,11 @@ def check_for_streams(weights: Mapping[int, float] | str) -> None:
             f"class_weight must be weights by class for a stream, such as {{0: 1.0, 1: 5.0}}, got "
             f"{weights!r}: the numbers of samples are not known"
         )
-    _check(np.array(list(weights.values()), float))
+    _check(weights)
 
 
-def _check(of_class: np.ndarray) -> None:
+def _check(weights: Mapping[int, float]) -> None:
+    of_class = np.array(list(weights.values()), float)
     if not (np.isfinite(of_class).all() and (of_class >= 0).all()):
         raise ValueError("class_weight must be finite and at least 0")
 

@@ -5,44 +5,32 @@ Weights depend on `seed` alone, layer by layer, so every rank and every run star
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tutorial_dl.data import Dataset
 from tutorial_dl.models import one_hot, outputs, sample_shape, text_shape
+from tutorial_dl.tensorflow_chatter import quiet
 
-if TYPE_CHECKING:
+with quiet():
     import keras
+    from keras import layers, ops
 
 
-def loaded_keras():
-    """Keras, imported here: it takes seconds, and says much."""
-    from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
-
-    hide_tensorflow_chatter()
-    import keras
-
-    return keras
-
-
-def _compiled(name: str, layers: list, dataset: Dataset, seed: int) -> keras.Model:
-    keras = loaded_keras()
-    layers = _with_output(name, layers, dataset, seed)
+def _compiled(name: str, chain: list, dataset: Dataset, seed: int) -> keras.Model:
+    chain = _with_output(name, chain, dataset, seed)
     shape = sample_shape(name, dataset)
-    return _for(dataset, keras.Sequential([keras.Input(shape, name="inputs"), *layers], name=name))
+    return _for(dataset, keras.Sequential([keras.Input(shape, name="inputs"), *chain], name=name))
 
 
-def _with_output(name: str, layers: list, dataset: Dataset, seed: int) -> list:
+def _with_output(name: str, chain: list, dataset: Dataset, seed: int) -> list:
     """Add an output layer, and give every layer a seed of its own for its weights."""
-    keras = loaded_keras()
     activation = "softmax" if dataset.classes or one_hot(dataset) else None
-    layers = [*layers, keras.layers.Dense(outputs(name, dataset), activation, name="output")]
-    for i, layer in enumerate(layers):
+    chain = [*chain, layers.Dense(outputs(name, dataset), activation, name="output")]
+    for i, layer in enumerate(chain):
         layer = getattr(layer, "cell", layer)  # a recurrent layer keeps its weights in its cell
         if hasattr(layer, "kernel_initializer"):
             layer.kernel_initializer = keras.initializers.GlorotUniform(seed=1000 * seed + i)
         if hasattr(layer, "recurrent_initializer"):
             layer.recurrent_initializer = keras.initializers.Orthogonal(seed=1000 * seed + i)
-    return layers
+    return chain
 
 
 def _for(dataset: Dataset, model: keras.Model) -> keras.Model:
@@ -59,7 +47,6 @@ def _for(dataset: Dataset, model: keras.Model) -> keras.Model:
 
 def mlp(dataset: Dataset, seed: int = 0) -> keras.Model:
     """Multi-layer perceptron: two hidden layers of 512 units."""
-    layers = loaded_keras().layers
     chain = [
         layers.Flatten(name="flatten"),
         layers.Dense(512, "relu", name="dense_1"),
@@ -81,7 +68,6 @@ def cnn(dataset: Dataset, seed: int = 0) -> keras.Model:
             f"model 'cnn' takes images (height, width, channels) of at least 2 x 2: dataset "
             f"'{dataset.name}' has samples of shape {shape}"
         )
-    layers = loaded_keras().layers
     chain = [
         layers.Conv2D(32, 3, padding="same", activation="relu", name="conv_1"),
         layers.Conv2D(64, 3, padding="same", activation="relu", name="conv_2"),
@@ -107,11 +93,9 @@ def lstm(dataset: Dataset, seed: int = 0) -> keras.Model:
             f"model 'lstm' takes sequences (steps, features), with equal steps for all inputs: "
             f"dataset '{dataset.name}' has samples of shape {shapes}"
         )
-    layers = loaded_keras().layers
     chain = [layers.Masking(name="masking"), layers.LSTM(20, name="lstm")]
     if not several:
         return _compiled("lstm", chain, dataset, seed)
-    keras = loaded_keras()
     if isinstance(shapes, dict):
         inputs = {key: keras.Input(shape, name=key) for key, shape in shapes.items()}
     else:
@@ -127,8 +111,6 @@ def gpt(
 ) -> keras.Model:
     """A small GPT, for tokens and those that follow them: the network of replica/transformer.py."""
     tokens, positions = text_shape("gpt", dataset)
-    keras = loaded_keras()
-    layers, ops = keras.layers, keras.ops
 
     def start(number: int):
         return keras.initializers.GlorotUniform(seed=1000 * seed + number)

@@ -25,8 +25,14 @@ import numpy as np
 from tutorial_dl.data import Dataset
 from tutorial_dl.models import sample_shape
 from tutorial_dl.models.digits_gans import seeded
-from tutorial_dl.models.keras_models import loaded_keras
 from tutorial_dl.replica.gan import Game, Rules
+from tutorial_dl.replica.keras_gan import KerasGan
+from tutorial_dl.replica.keras_spectral import SpectralConv2D, SpectralDense
+from tutorial_dl.tensorflow_chatter import quiet
+
+with quiet():
+    import keras
+    from keras import layers, ops
 
 NOISE = 48  # numbers per shower
 LOOKED_AT = 2000  # samples of the data that means are taken from
@@ -101,8 +107,6 @@ def _looked_at(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 def shower_gan(dataset: Dataset, seed: int = 0) -> Game:
     """The GAN that fits the dataset; see the module's docstring."""
-    from tutorial_dl.replica.keras_gan import KerasGan
-
     x, y = _looked_at(dataset)
     means = Means(x, y)
     made = _generator if x.shape[1] <= SMALL else _generator_3d
@@ -114,27 +118,25 @@ def shower_gan(dataset: Dataset, seed: int = 0) -> Game:
     return game
 
 
-def _given(keras, size: int):
+def _given(size: int):
     """Inputs, and what the first dense layer gets: noise of the shower, and two functions of E."""
     noise, y = keras.Input((size,), name="noise"), keras.Input((), name="energy")
-    return noise, y, _terms(keras, y)
+    return noise, y, _terms(y)
 
 
-def _terms(keras, y):
-    y = keras.ops.reshape(y, (-1, 1))
-    return keras.ops.concatenate([keras.ops.log(y / 100), y / 250 - 1], axis=-1)
+def _terms(y):
+    y = ops.reshape(y, (-1, 1))
+    return ops.concatenate([ops.log(y / 100), y / 250 - 1], axis=-1)
 
 
-def _above(keras, x, threshold: float):
-    return keras.ops.where(x >= threshold, x, 0.0)
+def _above(x, threshold: float):
+    return ops.where(x >= threshold, x, 0.0)
 
 
 def _generator(shape: tuple[int, ...], means: Means):
-    keras = loaded_keras()
-    layers, ops = keras.layers, keras.ops
     depth, side, _ = shape
     voxels = depth * side * side
-    noise, y, terms = _given(keras, NOISE + voxels)
+    noise, y, terms = _given(NOISE + voxels)
     own = ops.concatenate([noise[:, :NOISE], terms], axis=-1)
     x = layers.Dense(128, "swish")(layers.Dense(128, "swish")(own))
 
@@ -161,16 +163,15 @@ def _generator(shape: tuple[int, ...], means: Means):
     logits = ops.transpose(logits, (0, 3, 1, 2))  # (s, depth, x, y)
     shares = ops.softmax(ops.reshape(logits, (-1, depth, side * side)), axis=-1)
     made = ops.reshape(shares * ops.expand_dims(energies, -1), (-1, *shape))
-    return keras.Model([noise, y], _above(keras, made, means.threshold), name="generator")
+    return keras.Model([noise, y], _above(made, means.threshold), name="generator")
 
 
-def features(keras, x, y, threshold: float):
+def features(x, y, threshold: float):
     """What a physicist looks at, (s, 6 layers + 1), of voxels (s, layers, x, y) and energies (s,).
 
     ln of the share of E in each layer, centres and widths along x and y (in sizes of the
     calorimeter), a smooth count of the voxels hit, and ln of the energy ratio.
     """
-    ops = keras.ops
     side = x.shape[-1]
     place = ((np.arange(side) + 0.5) / side - 0.5).astype(np.float32)
     layers = ops.sum(x, axis=(2, 3))
@@ -186,7 +187,7 @@ def features(keras, x, y, threshold: float):
     return ops.concatenate(found, axis=-1)
 
 
-def _standardised(keras, image, y, x: np.ndarray, energies: np.ndarray, means: Means):
+def _standardised(image, y, x: np.ndarray, energies: np.ndarray, means: Means):
     """The features of `image`, less the mean and over the spread that they have in the data.
 
     The mean is a polynomial in ln E; the spread is one number for all energies. (One that depends
@@ -194,51 +195,43 @@ def _standardised(keras, image, y, x: np.ndarray, energies: np.ndarray, means: M
     """
     threshold = max(means.threshold, 1e-6)
     of_data = np.asarray(
-        features(keras, keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(energies),
+        features(ops.convert_to_tensor(x), ops.convert_to_tensor(energies),
                  threshold), np.float64,
     )  # fmt: skip
     powers = np.log(energies[:, None] / 100) ** np.arange(3)
     fit = np.linalg.lstsq(powers, of_data, rcond=None)[0]
     spread = (of_data - powers @ fit).std(axis=0) + 1e-3
-    log = keras.ops.log(keras.ops.reshape(y, (-1, 1)) / 100)
+    log = ops.log(ops.reshape(y, (-1, 1)) / 100)
     mean = sum(log**i * row for i, row in enumerate(fit.astype(np.float32)))
-    return (features(keras, image, y, threshold) - mean) / spread.astype(np.float32)
+    return (features(image, y, threshold) - mean) / spread.astype(np.float32)
 
 
-def _judged(keras, image, y, score, seen, means: Means):
+def _judged(image, y, score, seen, means: Means):
     """The discriminator: its score, the energy it sees, and that in all voxels with its mean."""
-    total = keras.ops.sum(image, axis=(1, 2, 3))
-    energy = keras.layers.Dense(1, name="energy_output")(seen)
-    sums = keras.ops.stack([total, means.response * y], axis=-1)
+    total = ops.sum(image, axis=(1, 2, 3))
+    energy = layers.Dense(1, name="energy_output")(seen)
+    sums = ops.stack([total, means.response * y], axis=-1)
     outputs = {"score": score, "energy": energy, "sum": sums}
     return keras.Model([image, y], outputs, name="discriminator")
 
 
 def _discriminator(x: np.ndarray, energies: np.ndarray, means: Means):
-    from tutorial_dl.replica.keras_spectral import SpectralConv2D, SpectralDense
-
-    keras = loaded_keras()
-    layers, ops = keras.layers, keras.ops
     image, y = keras.Input(x.shape[1:], name="voxels"), keras.Input((), name="energy")
     maps = ops.transpose(ops.log(1 + image / max(means.threshold, 1e-6)), (0, 2, 3, 1))
     for filters in (32, 64):
         maps = SpectralConv2D(filters, 3, strides=2, padding="same")(maps)
         maps = layers.LeakyReLU(0.2)(maps)
     seen = layers.LeakyReLU(0.2)(SpectralDense(64)(layers.Flatten()(maps)))
-    known = ops.concatenate(
-        [_standardised(keras, image, y, x, energies, means), _terms(keras, y)], axis=-1
-    )
+    known = ops.concatenate([_standardised(image, y, x, energies, means), _terms(y)], axis=-1)
     for _ in range(2):
         known = layers.LeakyReLU(0.2)(layers.Dense(128)(known))
     score = layers.Dense(1, name="score")(ops.concatenate([seen, known], axis=-1))
-    return _judged(keras, image, y, score, seen, means)
+    return _judged(image, y, score, seen, means)
 
 
 def _generator_3d(shape: tuple[int, ...], means: Means):
     """Three-dimensional: grows from a quarter of the size; UpSampling3D and Conv3D."""
-    keras = loaded_keras()
-    layers, ops = keras.layers, keras.ops
-    noise, y, terms = _given(keras, 200)
+    noise, y, terms = _given(200)
     x = layers.Dense(128, "swish")(ops.concatenate([noise, terms], axis=-1))
     small = tuple(-(-n // 4) for n in shape)
     x = layers.Reshape((*small, 8))(layers.Dense(8 * int(np.prod(small)), "swish")(x))
@@ -250,21 +243,17 @@ def _generator_3d(shape: tuple[int, ...], means: Means):
     shares = ops.reshape(ops.softmax(terms[:, :1] * b + a, axis=-1), (-1, shape[0], 1, 1))
     mean = ops.reshape(y, (-1, 1, 1, 1)) * means.response * shares
     made = mean * means.transverse.astype(np.float32) * ops.exp(x)
-    return keras.Model([noise, y], _above(keras, made, means.threshold), name="generator")
+    return keras.Model([noise, y], _above(made, means.threshold), name="generator")
 
 
 def _discriminator_3d(x: np.ndarray, energies: np.ndarray, means: Means):
     """Four three-dimensional convolutions, as in 3DGAN."""
-    keras = loaded_keras()
-    layers, ops = keras.layers, keras.ops
     image, y = keras.Input(x.shape[1:], name="voxels"), keras.Input((), name="energy")
     maps = ops.expand_dims(ops.log(1 + image / max(means.threshold, 1e-6)), -1)
     for filters, kernel in ((16, 5), (8, 5), (8, 5), (8, 3)):
         maps = layers.Conv3D(filters, kernel, strides=2, padding="same")(maps)
         maps = layers.LeakyReLU(0.2)(maps)
     seen = layers.Dense(64, "swish")(layers.Flatten()(maps))
-    known = ops.concatenate(
-        [_standardised(keras, image, y, x, energies, means), _terms(keras, y), seen], axis=-1
-    )
+    known = ops.concatenate([_standardised(image, y, x, energies, means), _terms(y), seen], axis=-1)
     score = layers.Dense(1, name="score")(layers.LeakyReLU(0.2)(layers.Dense(64)(known)))
-    return _judged(keras, image, y, score, seen, means)
+    return _judged(image, y, score, seen, means)

@@ -1,10 +1,8 @@
 """`Callback`: what a loop asks of a callback."""
 
-import json
-
 import numpy as np
 
-from numba_kernels.team.bytes import broadcast_text
+from ..data.packing import broadcast
 
 
 class Callback:
@@ -74,16 +72,9 @@ def agree_on_callbacks(team, callbacks, whole: bool = True) -> None:
     whole = bool(team.allreduce(np.array([float(whole)]), "min")[0])
     for callback in callbacks:
         values, vectors = callback.save()
-        if not whole:
-            text = json.dumps(values)
-            common = broadcast_text(team, text, root)
-            alike = team.allreduce(np.array([float(text == common)]), "min")[0]
-            callback.restore(json.loads(common), vectors if alike else {})
+        if whole:
+            callback.restore(*broadcast(team, (values, vectors), root))
             continue
-        named = [[name, vector.size, str(vector.dtype)] for name, vector in vectors.items()]
-        values, named = json.loads(broadcast_text(team, json.dumps([values, named])))
-        found = {}
-        for name, size, dtype in named:
-            mine = vectors[name].copy() if team.rank == root else np.empty(size, dtype)
-            found[name] = team.broadcast(mine, root)
-        callback.restore(values, found)
+        common = broadcast(team, values, root)
+        alike = team.allreduce(np.array([float(repr(values) == repr(common))]), "min")[0]
+        callback.restore(common, vectors if alike else {})

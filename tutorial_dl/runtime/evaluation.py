@@ -1,16 +1,14 @@
 """Metrics and predictions, with each rank computing its share of the samples."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 
 import numpy as np
 
-from numba_kernels.team.bytes import broadcast_text
-
 from ..data import Batches, Data, Stream, shard
 from ..data.dataset import each_array, of_arrays
 from ..data.elements import samples_of
+from ..data.packing import broadcast
 from ..replica.base import Batch, Replica, measure, metrics_of
 from .handing_out import StreamBatches
 
@@ -28,8 +26,7 @@ class Sums:
     @classmethod
     def of(cls, team, found: dict, root: int) -> "Sums":
         """What rank `root` has found. A rank without samples may not know all names. Collective."""
-        text = json.dumps({name: np.shape(value) for name, value in found.items()})
-        return cls(json.loads(broadcast_text(team, text, root)))
+        return cls(broadcast(team, {name: np.shape(value) for name, value in found.items()}, root))
 
     def flat(self, found: dict) -> np.ndarray:
         """The vector of what was measured; zeros for what is missing."""
@@ -85,8 +82,7 @@ def summed(team, found: dict) -> dict[str, np.ndarray]:
 def metrics_over(team, replica: Replica, sums: dict) -> dict[str, float]:
     """The metrics that `sums`, the same on all ranks, amount to. Collective."""
     last = team.size - 1  # another rank's model may lack metrics, if it has had no samples yet
-    text = json.dumps(metrics_of(replica, sums)) if team.rank == last else ""
-    return json.loads(broadcast_text(team, text, last))
+    return broadcast(team, metrics_of(replica, sums) if team.rank == last else None, last)
 
 
 def _shares(team, data, batch_size: int, whole: bool = False) -> Iterator[Batch]:
@@ -129,22 +125,10 @@ def predictions(replica: Replica, inputs: Iterable, one) -> list:
 
 def _predict_stream(team, replica: Replica, stream: Stream):
     """Each rank computes its share of every batch; the outputs are joined batch by batch."""
-    joined = []
+    one = stream.take(slice(0, 1))[0]
     with closing(_shares(team, stream, 0)) as batches:
-        for x, *_ in batches:
-            outputs = replica.predict(x if samples_of((x,)) else stream.take(slice(0, 1))[0])
-            outputs = outputs if samples_of((x,)) else each_array(lambda a: a[:0], outputs)
-            joined.append(_join(team, [outputs]))
-    return _concatenated(joined)
-
-
-def _concatenated(parts: list):
-    first = parts[0]
-    if isinstance(first, dict):
-        return {name: np.concatenate([part[name] for part in parts]) for name in first}
-    if isinstance(first, tuple):
-        return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return np.concatenate(parts)
+        shares = ([x] if samples_of((x,)) else [] for x, *_ in batches)
+        return _join(None, [_join(team, predictions(replica, each, one)) for each in shares])
 
 
 def _samples(inputs) -> int:
@@ -154,12 +138,14 @@ def _samples(inputs) -> int:
 
 
 def _join(team, parts: list):
-    """Concatenate the parts of all ranks, keeping their structure."""
+    """Concatenate the parts, of all ranks of a team if there is one, keeping their structure."""
     first = parts[0]
     if isinstance(first, dict):
         return {name: _join(team, [part[name] for part in parts]) for name in first}
     if isinstance(first, tuple | list):
         return tuple(_join(team, [part[i] for part in parts]) for i in range(len(first)))
     mine = np.concatenate(parts)
+    if team is None:
+        return mine
     rows = team.allgather(mine.reshape(-1))
     return np.concatenate([row.reshape(-1) for row in rows]).reshape(-1, *mine.shape[1:])

@@ -1,15 +1,14 @@
 """Streams over ranks: rank 0 reads each batch, and every rank gets its share of it.
 
     rank 0, thread   read batch k + 1, check it, pack the shares of ranks 1, 2, ...
-    rank 0           batch k: header to all ranks | share r to rank r | compute its own share
-    rank r                    header              | share r           | compute it
+    rank 0           batch k: sizes to all ranks | share r to rank r | compute its own share
+    rank r                    sizes              | share r           | compute it
 
 One rank reads, so that all ranks agree on a stream that differs each time it is read (shuffled
 without a seed, augmented at random), and nothing is read or computed twice. Shares are those of
 data in memory (data.share), so that the number of ranks changes no result.
 """
 
-import json
 import math
 import sys
 import weakref
@@ -19,29 +18,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numba_kernels.team.bytes import broadcast_text
-
 from ..data import Data, DataError, Dataset
 from ..data.ahead import ahead
 from ..data.dataset import share
 from ..data.elements import samples_of, share_of
-from ..data.packing import form_of, pack, unpack
+from ..data.packing import broadcast, pack, unpack
 from ..data.streams import Stream
 from ..replica.base import Batch
 
-BATCH, END, FAILED = range(3)  # what a header announces
-KIND, SAMPLES, NEW_FORM, LENGTHS = range(4)  # its words; then the words for each rank
 HEAD = 100  # samples of the first batch that every rank gets
 
 
 class Ready(NamedTuple):
-    """A batch that the thread has prepared."""
+    """A batch that the thread has prepared, or what comes in its place."""
 
-    own: Batch  # rank 0's share
+    own: Batch | None  # rank 0's share; None after the last batch
     samples: int
-    form: list
-    words: np.ndarray  # the other ranks' shares
+    words: np.ndarray  # for the other ranks: their share and `samples`, or what has failed
     lengths: list[int]  # words of each rank
+
+    @classmethod
+    def of(cls, own: Batch | None, samples: int, told: list) -> "Ready":
+        words, lengths = pack(told)
+        return cls(own, samples, words, [0, *lengths])
 
 
 class StreamBatches:
@@ -89,7 +88,7 @@ class StreamBatches:
             rounds.close()
 
     def _rounds(self, epoch: int, start: int) -> Iterator[Batch]:
-        form, number, samples = None, start, 0
+        number, samples = start, 0
         # The thread takes as long as the user's code does; other ranks report that they wait.
         prepared = iter(())
         if self.rank == 0:
@@ -99,14 +98,9 @@ class StreamBatches:
         try:
             while True:
                 ready = self._next(prepared, epoch, number) if self.rank == 0 else None
-                if self.ranks == 1:
-                    if ready is None:
-                        break
-                    batch, of_all = ready.own, ready.samples
-                else:
-                    batch, of_all, form = self._hand_out(ready, form)
-                    if batch is None:
-                        break
+                batch, of_all = self._hand_out(ready)
+                if batch is None:
+                    break
                 number, samples = number + 1, samples + of_all
                 yield batch
                 del ready, batch
@@ -126,57 +120,44 @@ class StreamBatches:
                 def prepare(element: Any) -> Ready:
                     batch = self.data.batch(element)
                     samples = samples_of(batch)
-                    shares = [
+                    own, *others = (
                         share_of(batch, share(samples, rank, self.ranks))
                         for rank in range(self.ranks)
-                    ]
-                    words, lengths = pack(shares[1:])
-                    return Ready(shares[0], samples, form_of(batch), words, [0, *lengths])
+                    )
+                    return Ready.of(own, samples, [(one, samples) for one in others])
 
                 yield prepare
 
         return preparing
 
-    def _next(self, prepared: Iterator[Ready], epoch: int, number: int) -> Ready | None:
-        """Rank 0: the next batch, None after the last one; a failure is told to all ranks."""
+    def _next(self, prepared: Iterator[Ready], epoch: int, number: int) -> Ready:
+        """Rank 0: the next batch, or the end; a failure is told to all ranks."""
+        others = self.ranks - 1
         try:
             with self.data.telling(epoch, number):
-                return next(prepared, None)
+                return next(prepared, None) or Ready.of(None, 0, [(None, 0)] * others)
         except DataError as error:
-            if self.ranks > 1:
-                self._announce(FAILED)
-                broadcast_text(self.team, str(error), 0)
+            self._hand_out(Ready.of(None, 0, [str(error)] * others))
             raise
 
-    def _announce(self, kind: int, *numbers: int) -> np.ndarray:
-        header = np.zeros(LENGTHS + self.ranks, np.int64)
-        header[: 1 + len(numbers)] = kind, *numbers
-        return self.team.broadcast(header)
+    def _hand_out(self, ready: Ready | None) -> tuple[Batch | None, int]:
+        """(this rank's share, samples of all ranks); the share is None after the last batch.
 
-    def _hand_out(self, ready: Ready | None, form: list | None) -> tuple:
-        """(this rank's share, samples of all ranks, form); the share is None after the last batch.
-
-        Collective; `ready` is rank 0's, `form` that of the batch before.
+        Collective; `ready` is rank 0's.
         """
-        if self.rank:
-            header = self._announce(0)
-        elif ready is None:
-            header = self._announce(END)
-        else:
-            header = self._announce(BATCH, ready.samples, ready.form != form, *ready.lengths)
-        if header[KIND] == FAILED:
-            raise DataError(broadcast_text(self.team, "", 0))
-        if header[KIND] == END:
-            return None, 0, form
-        if header[NEW_FORM]:
-            form = json.loads(broadcast_text(self.team, json.dumps(ready and ready.form), 0))
-        lengths, samples = header[LENGTHS:], int(header[SAMPLES])
+        if self.ranks == 1:
+            return ready.own, ready.samples
+        lengths = np.zeros(self.ranks, np.int64)
+        if ready is not None:
+            lengths[:] = ready.lengths
+        self.team.broadcast(lengths)
         mine = np.empty(lengths[self.rank], np.int64)
         self.team.scatter(ready and ready.words, mine, lengths)
         if ready is not None:
-            return ready.own, samples, form
-        own = share(samples, self.rank, self.ranks)
-        return unpack(form, own.stop - own.start, mine), samples, form
+            return ready.own, ready.samples
+        if isinstance(found := unpack(mine), str):
+            raise DataError(found)
+        return found
 
 
 def opened(dataset: Dataset, team: Any) -> Dataset:
@@ -192,32 +173,22 @@ def opened(dataset: Dataset, team: Any) -> Dataset:
 
 
 def _open(stream: Stream, team: Any) -> None:
-    told, words = {}, np.empty(0, np.int64)
+    told: dict | DataError = {}
     if team.rank == 0:
         try:
             batch, told = stream.look()
             told["batch_size"] = size = samples_of(batch)
-            told["samples"] = size if team.size == 1 else min(size, HEAD)
-            head = share_of(batch, slice(0, told["samples"]))
-            words, _ = pack([head])
-            told |= {"form": form_of(head), "words": len(words)}
+            told["head"] = share_of(batch, slice(0, size if team.size == 1 else HEAD))
         except DataError as error:
-            told = {"error": str(error)}
-            failed = error
-    if team.size > 1:
-        told = json.loads(broadcast_text(team, json.dumps(told), 0))
-    if "error" in told:
-        if team.rank == 0:
-            raise failed
-        raise DataError(told["error"])
-    if team.size > 1:
-        words = words if team.rank == 0 else np.empty(told["words"], np.int64)
-        team.broadcast(words)
+            told = error
+    told = broadcast(team, told)
+    if isinstance(told, DataError):
+        raise told
     stream.batch_size, stream.steps = told["batch_size"], told["steps"]
     stream.known = stream.steps
     if stream.steps is not None:
         stream.samples = stream.steps * stream.batch_size
-    stream.head = Data(*unpack(told["form"], told["samples"], words))
+    stream.head = Data(*told["head"])
 
 
 def sizes(dataset: Dataset, batch_size: int) -> dict[str, int]:

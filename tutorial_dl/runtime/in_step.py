@@ -93,25 +93,17 @@ class InStepLoop(Loop):
 
         Raises NotFinite if a loss or a gradient is not finite.
         """
-        run, done = self.run, []
-        if run.at_once:
-            return self.round_at_once(batch)
-        for player in run.players:
-            try:
-                done.append(player.strategy.step(player.part(batch, run)))
-            except FloatingPointError as error:
-                raise self.not_finite(player, error) from None
-        return done
-
-    def round_at_once(self, batch: Batch) -> list[tuple[float, int]]:
-        """As `round`, with all gradients at the weights before it."""
         run, begun, done = self.run, [], []
-        parts = [player.part(batch, run) for player in run.players]
         try:
-            for player, part in zip(run.players, parts, strict=True):
-                begun.append(player.strategy.begin(part))
-            for player, its in zip(run.players, begun, strict=True):
-                done.append(player.strategy.end(*its))
+            if run.at_once:  # all gradients are at the weights before the round
+                parts = [player.part(batch, run) for player in run.players]
+                for player, part in zip(run.players, parts, strict=True):
+                    begun.append(player.strategy.begin(part))
+                for player, its in zip(run.players, begun, strict=True):
+                    done.append(player.strategy.end(*its))
+            else:
+                for player in run.players:
+                    done.append(player.strategy.step(player.part(batch, run)))
         except FloatingPointError as error:
             raise self.not_finite(player, error) from None
         return done

@@ -9,6 +9,7 @@ leader.py                  chooses a group's next set, from all results
 lifelines.py               notices the ends of processes on other machines
 cell.py                    the side of the ranks that train
 folds.py, merit.py         cross-validation; figures of merit
+search.py                  `Search`: what to search, and how
 running.py                 a search on the ranks of an MPI job; report.py: its page
 notebook.py, on_engine.py  a search from a notebook, on the engines of its cluster
 live_view.py, drawing.py   what it shows meanwhile; pictures, also for the report
@@ -23,7 +24,8 @@ _attached, __dir__, __all__ = lazy_loader.attach(
     submodules=["samplers"],
     submod_attrs={
         "notebook": ["tune"],
-        "running": ["Search", "run"],
+        "running": ["run"],
+        "search": ["Search"],
         "space": ["Space"],
         "study": ["Study"],
     },

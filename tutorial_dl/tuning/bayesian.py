@@ -26,14 +26,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_ndtr
 
-from .gaussian_process import (
-    Columns,
-    Hyper,
-    Process,
-    fit,
-    log_expected_improvement,
-    log_improvement,
-)
+from .gaussian_process import Process, fit, log_expected_improvement, log_improvement
 from .proposing import Proposing, Seen
 from .space import choices_of, columns_of
 
@@ -56,10 +49,10 @@ class Bayesian(Proposing):
 
     def __init__(self, space, seed: int | None = None):
         super().__init__(space, seed)
-        self.columns = Columns.of([columns_of(one) for _, one in space])
+        self.sizes = [columns_of(one) for _, one in space]
         self.first = max(5, min(10, space.columns + 1))
         self.share(seed)
-        self.hyper: Hyper | None = None
+        self.hyper: np.ndarray | None = None
         self.fitted = 0  # finished trials when the lengths were fitted
 
     def share(self, seed: int | None) -> None:
@@ -77,7 +70,7 @@ class Bayesian(Proposing):
         chosen = self._some(seen.values, KNOWN)
         rows, y = seen.rows[chosen], levelled(seen.values[chosen])
         self._fit(rows, y, len(seen.values))
-        process = Process(rows, y, self.hyper, self.columns)
+        process = Process(rows, y, self.hyper, self.sizes)
         pending = seen.pending
         room = KNOWN + BELIEVED - len(rows)
         if len(pending) > room:  # those where others might be chosen
@@ -104,7 +97,7 @@ class Bayesian(Proposing):
         if self.hyper is not None and finished - self.fitted < finished / (5 if many else 50):
             return
         chosen = self._some(y, FITTED // 2 if many else FITTED)
-        self.hyper, self.fitted = fit(rows[chosen], y[chosen], self.hyper, self.columns), finished
+        self.hyper, self.fitted = fit(rows[chosen], y[chosen], self.hyper, self.sizes), finished
 
     def _highest(self, process: Process, best: float, seen: Seen) -> dict:
         rows, taken = self._candidates(seen), seen.pending

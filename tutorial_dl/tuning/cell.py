@@ -22,11 +22,11 @@ from dataclasses import replace
 import numpy as np
 
 from numba_kernels.errors import DeadlineError, PeerError
-from numba_kernels.team.bytes import broadcast_text
 from numba_kernels.team.stall import has_ended
 
 from .. import data as datasets
-from ..config import OutputConfig, RunConfig
+from ..config import OutputConfig
+from ..data.packing import broadcast
 from ..extras import missing
 from ..interop.layers import synchronised
 from ..runtime.callback import Callback
@@ -42,7 +42,7 @@ from .lifelines import Lifeline
 from .merit import check_column, merit_of
 from .mpi_port import Mail
 from .options import check, config_of, sets_of_each_model
-from .space import Space
+from .search import Search
 
 IDLE = 0.005  # seconds between two looks for a message
 LOOK = 1.0  # seconds between two looks at the coordinator's process
@@ -109,27 +109,27 @@ class Cell:
     """The ranks of a cell.
 
     Args:
-        link: The way to the coordinator (`Link`).
+        search: What is searched.
         team: The team of this cell's ranks.
-        space, base: What is searched, and the options of every training.
-        folds: Number of folds.
-        merit: Name of the figure of merit.
-        leader: Chooses sets of values, if the coordinator asks this rank.
+        link: The way to the coordinator (`Link`).
+        number: Of the cell.
     """
 
-    def __init__(
-        self, link: Link, team, space: Space, base: RunConfig, folds: int, merit: str,
-        leader: Leader | None = None,
-    ):  # fmt: skip
-        self.leader = leader
-        self.link, self.team, self.folds, self.space = link, team, folds, space
-        quiet = OutputConfig(quiet=True)
-        self.base = replace(base, output=quiet)
-        self.name_of_merit, self.merit, self.dataset = merit, None, None
-        self.size = team.size
+    def __init__(self, search: Search, team, link: Link, number: int = 0):
+        self.search, self.link, self.team, self.size = search, link, team, team.size
+        self.base = replace(search.base, output=OutputConfig(quiet=True))
+        # It chooses sets of values, if the coordinator asks this rank
+        self.leader = Leader(search.space, search.sampler, self.base.data.seed, number)
+        self.merit, self.dataset = None, None
         self.interruptible = False  # whether `interrupt` raises
         self.queue: list[dict] = []  # messages that have come during a training
         self.looked = time.monotonic()  # when the coordinator's process was last looked at
+
+    @classmethod
+    def of(cls, search: Search, team, members: list[list[int]], link: Link) -> Cell:
+        """The cell of this rank of `team`; `members` are the ranks of each. Collective."""
+        mine = next((i for i, ranks in enumerate(members) if team.rank in ranks), len(members))
+        return cls(search, team.split(mine), link, mine)
 
     def serve(self) -> None:
         """Train what the coordinator sends, until it says that the search has ended."""
@@ -183,15 +183,13 @@ class Cell:
         The data must be there and have so many folds, and the figure of merit must exist. A model
         that can't be built proves nothing about other sets: the trials tell.
         """
-        found = self._guarded(
-            self._checked, CHECK, kill=False
-        )  # if too long, the first trial loads
+        found = self._guarded(self._checked, CHECK, kill=False)  # if late, the first trial loads
         if "gone" in found:
             return found["gone"]
         # A rank may refuse alone, as its node lacks a file; then its cell can't train
         why = found.get("refused", "")
         try:
-            said = [broadcast_text(self.team, f"{why} ", r).strip() for r in range(self.team.size)]
+            said = [broadcast(self.team, why, rank) for rank in range(self.team.size)]
         except PeerError as error:
             return telling_line(str(error))
         return next(filter(None, said), None)
@@ -199,23 +197,23 @@ class Cell:
     def _checked(self) -> dict:
         try:
             self._load()
-            fold = fold_of(self.dataset, 0, self.folds, self.base.data.seed)
+            fold = self._fold(0)
         except (PeerError, MemoryError):
             raise
         except Exception as error:
             raise Refused(in_a_line(error)) from error
-        if is_reference(self.name_of_merit):
+        if is_reference(self.search.merit):
             return {}
         found: dict[str, None] = {}
-        for values in sets_of_each_model(self.space):
+        for values in sets_of_each_model(self.search.space):
             trainer = prepare(config_of(self.base, values), self.team, synchronised, fold)
             found |= dict.fromkeys(columns(trainer))
             del trainer
             self._forget()
-            if self.name_of_merit in found:
+            if self.search.merit in found:
                 return {}
         try:
-            check_column(self.name_of_merit, found)
+            check_column(self.search.merit, found)
         except ValueError as error:
             raise Refused(str(error)) from None
         return {}
@@ -223,10 +221,13 @@ class Cell:
     def _load(self) -> None:
         """Find the figure of merit, and load the data, once."""
         if self.merit is None:
-            self.merit = merit_of(self.name_of_merit)
+            self.merit = merit_of(self.search.merit)
         if self.dataset is None:
             loaded = datasets.load(self.base.data.data, **self.base.data.files)
             self.dataset = opened(loaded, self.team)
+
+    def _fold(self, number: int) -> datasets.Dataset:
+        return fold_of(self.dataset, number, self.search.folds, self.base.data.seed)
 
     def choose(self, request: dict) -> dict:
         """The next set of values, or why there is none, as a message. Not collective."""
@@ -295,8 +296,7 @@ class Cell:
     def _trained(self, task: dict) -> dict:
         config = config_of(self.base, task["values"])
         self._load()
-        fold = fold_of(self.dataset, task["fold"], self.folds, self.base.data.seed)
-        trainer = prepare(config, self.team, synchronised, fold)
+        trainer = prepare(config, self.team, synchronised, self._fold(task["fold"]))
         reporter = Reporter(self, task["trial"], config.schedule.epochs)
         trainer.callbacks.append(reporter)
         trainer.fit_to(config.schedule.epochs)
@@ -322,15 +322,11 @@ class Cell:
         except (PeerError, DeadlineError) as one:
             return {"gone": f"its ranks did not find each other again: {telling_line(str(one))}"}
         note = f"goes on with {self.team.size} of its {self.size} ranks"
-        try:
-            self._check_size()
+        try:  # some sets may need more ranks than are left
+            check(self.search.space, self.base, self.team.size)
         except ValueError as one:
             return {"gone": f"{telling_line(str(one))}"}
         return {"note": note}
-
-    def _check_size(self) -> None:
-        """Raise ValueError if some sets can't be trained on the ranks that are left."""
-        check(self.space, self.base, self.team.size)
 
     def _forget(self) -> None:
         """Free what a training has left, so that memory does not grow with the trials."""

@@ -38,9 +38,3 @@ def fold_of(dataset: Dataset, number: int, folds: int, seed: int = 0) -> Dataset
     parts = (type(train)(*train.take(np.flatnonzero(which))) for which in (~held, held))
     name = f"{dataset.name}, fold {number + 1} of {folds}"
     return replace(dataset, name=name, **dict(zip(("train", "validation"), parts, strict=True)))
-
-
-def check(dataset: Dataset, folds: int) -> None:
-    """Raise ValueError unless the dataset can be cut into so many folds."""
-    if folds > 1:
-        fold_of(dataset, 0, folds)

@@ -9,8 +9,11 @@ The kernel is Matérn's of smoothness 5/2, with a length for each parameter of t
     k(r) = (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r),   r^2 = sum_p d_p^2 / length_p^2
 
 The distance d_p of two numbers is their difference, that of two categories is 0 or 1 (Hamming's).
-A category of k choices has k columns in a row, of which one is 1 (`Columns`), so that all its
-columns have one length, and each pair of choices is equally far apart.
+A category of k choices has k columns in a row, of which one is 1. All of them have one length, and
+each pair of choices is equally far apart.
+
+In the functions below, `hyper` are the logarithms of the lengths, then of the amplitude and of the
+noise (variances), (p + 2,).
 
 Lengths, amplitude and noise are those that make the measured values most likely, times a prior
 (lengths that grow with sqrt(columns): Hvarfner, Hellsten, Nardi, arXiv 2402.02229). Rasmussen and
@@ -19,7 +22,7 @@ Williams, Gaussian Processes for Machine Learning, equations 2.25, 2.26 and 5.9.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
@@ -45,56 +48,19 @@ def matern(squared: np.ndarray) -> np.ndarray:
     return (1 + root + root * root / 3) * np.exp(-root)
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Which column of a row belongs to which parameter.
-
-    parameter: the parameter's number for each column, from 0 on, (c,).
-    factor: what a column is multiplied by, (c,): 1 for a number, and sqrt(1/2) for a choice, since
-        two columns change with a category.
-    """
-
-    parameter: np.ndarray
-    factor: np.ndarray
-
-    @classmethod
-    def numbers(cls, count: int) -> Columns:
-        """Those of as many numbers."""
-        return cls(np.arange(count), np.ones(count))
-
-    @classmethod
-    def of(cls, sizes: list[int]) -> Columns:
-        """Those of parameters that have so many columns: 1 for a number, k for k choices."""
-        factor = [np.sqrt(0.5) if size > 1 else 1.0 for size in sizes]
-        return cls(np.repeat(np.arange(len(sizes)), sizes), np.repeat(factor, sizes))
-
-    @property
-    def parameters(self) -> int:
-        return int(self.parameter[-1]) + 1
-
-    def scale(self, lengths: np.ndarray) -> np.ndarray:
-        """What columns are multiplied by, (c,), given the logarithms of the lengths."""
-        return self.factor * np.exp(-lengths)[self.parameter]
+def sizes_of(x: np.ndarray, sizes: Sequence[int] | None) -> np.ndarray:
+    """Columns of each parameter, (p,): 1 for a number, k for k choices; None: all are numbers."""
+    return np.ones(x.shape[1], int) if sizes is None else np.array(sizes)
 
 
-@dataclass
-class Hyper:
-    """Logarithms of the kernel's parameters: `lengths` (p,), amplitude and noise (variances)."""
+def scale_of(hyper: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """What columns are multiplied by, (c,). Two columns change with a category: hence sqrt(1/2)."""
+    return np.repeat(np.where(sizes > 1, np.sqrt(0.5), 1.0) * np.exp(-hyper[:-2]), sizes)
 
-    lengths: np.ndarray
-    amplitude: float
-    noise: float
 
-    @classmethod
-    def default(cls, parameters: int) -> Hyper:
-        return cls(np.full(parameters, center(parameters)), 0.0, NOISE[0])
-
-    def vector(self) -> np.ndarray:
-        return np.array([*self.lengths, self.amplitude, self.noise])
-
-    @classmethod
-    def of(cls, vector: np.ndarray) -> Hyper:
-        return cls(vector[:-2].copy(), float(vector[-2]), float(vector[-1]))
+def default(parameters: int) -> np.ndarray:
+    """Where a fit begins, (p + 2,)."""
+    return np.array([*[center(parameters)] * parameters, 0.0, NOISE[0]])
 
 
 def center(parameters: int) -> float:
@@ -103,27 +69,27 @@ def center(parameters: int) -> float:
 
 
 def loss_and_gradient(
-    vector: np.ndarray, x: np.ndarray, y: np.ndarray, columns: Columns | None = None
+    hyper: np.ndarray, x: np.ndarray, y: np.ndarray, sizes: Sequence[int] | None = None
 ) -> tuple:
-    """Minus the logarithm of likelihood times prior, and its gradient by `vector` (Hyper)."""
-    columns = columns or Columns.numbers(x.shape[1])
-    n, count = len(x), columns.parameters
-    scaled = x * columns.scale(vector[:count])
+    """Minus the logarithm of likelihood times prior, and its gradient by `hyper`."""
+    sizes = sizes_of(x, sizes)
+    n, count = len(x), len(sizes)
+    scaled = x * scale_of(hyper, sizes)
     squared = squared_distances(scaled, scaled)
-    amplitude, noise = np.exp(vector[count]), np.exp(vector[count + 1]) + LOWEST_NOISE
+    amplitude, noise = np.exp(hyper[count]), np.exp(hyper[count + 1]) + LOWEST_NOISE
     root = np.sqrt(5 * squared)
     decay = amplitude * np.exp(-root)
     kernel = (1 + root + root * root / 3) * decay
     try:
         lower = cholesky(kernel + noise * np.eye(n), lower=True, check_finite=False)
     except np.linalg.LinAlgError:
-        return 1e25, np.zeros_like(vector)
+        return 1e25, np.zeros_like(hyper)
     inverse = cho_solve((lower, True), np.eye(n), check_finite=False)
     weights = inverse @ y
     loss = 0.5 * y @ weights + np.log(np.diag(lower)).sum()
     # d loss / d K, elementwise
     slope = 0.5 * (inverse - np.outer(weights, weights))
-    gradient = np.empty_like(vector)
+    gradient = np.empty_like(hyper)
     # dk / d log length_p = amplitude 5/3 (1 + root) exp(-root) (d_p / length_p)^2
     by_square = slope * (5 / 3) * (1 + root) * decay
     total = by_square.sum(1)
@@ -131,41 +97,43 @@ def loss_and_gradient(
         total @ (scaled * scaled)
         - np.einsum("ic,ij,jc->c", scaled, by_square, scaled, optimize=True)
     )
-    gradient[:count] = np.bincount(columns.parameter, by_column)
+    gradient[:count] = np.bincount(np.repeat(np.arange(count), sizes), by_column)
     gradient[count] = (slope * kernel).sum()
-    gradient[count + 1] = np.trace(slope) * np.exp(vector[count + 1])
-    off = vector - np.array([*[center(count)] * count, 0.0, NOISE[0]])
+    gradient[count + 1] = np.trace(slope) * np.exp(hyper[count + 1])
+    off = hyper - default(count)
     spread = np.array([*[SPREAD] * count, SPREAD, NOISE[1]])
     return loss + 0.5 * ((off / spread) ** 2).sum(), gradient + off / spread**2
 
 
 def fit(
-    x: np.ndarray, y: np.ndarray, start: Hyper | None = None, columns: Columns | None = None
-) -> Hyper:
-    """The hyper-parameters that make `y` (n,) at `x` (n, columns) most likely, from `start` on."""
-    columns = columns or Columns.numbers(x.shape[1])
-    first = Hyper.default(columns.parameters)
+    x: np.ndarray, y: np.ndarray, start: np.ndarray | None = None,
+    sizes: Sequence[int] | None = None,
+) -> np.ndarray:  # fmt: skip
+    """The `hyper` that makes `y` (n,) at `x` (n, columns) most likely, from `start` on."""
+    sizes = sizes_of(x, sizes)
+    first = default(len(sizes))
     starts = [first] if start is None else [start, first]
-    bounds = [(np.log(1e-2), np.log(1e3))] * columns.parameters + [(-5.0, 5.0), (np.log(1e-7), 0.0)]
+    bounds = [(np.log(1e-2), np.log(1e3))] * len(sizes) + [(-5.0, 5.0), (np.log(1e-7), 0.0)]
     # Two starts cost twice as much, and matter while there are few points
     found = [
         minimize(
-            loss_and_gradient, one.vector(), (x, y, columns), "L-BFGS-B", jac=True, bounds=bounds,
+            loss_and_gradient, one, (x, y, sizes), "L-BFGS-B", jac=True, bounds=bounds,
             options={"maxiter": STEPS},
         )
         for one in (starts if len(x) < 40 else starts[:1])
     ]  # fmt: skip
-    return Hyper.of(min(found, key=lambda one: one.fun).x)
+    return min(found, key=lambda one: one.fun).x
 
 
 class Process:
     """The process given values `y` (n,) measured at `x` (n, columns)."""
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, hyper: Hyper, columns: Columns | None = None):
-        self.hyper, self.y, self.points = hyper, y, x
-        self.columns = columns or Columns.numbers(x.shape[1])
-        self.scale = self.columns.scale(hyper.lengths)
-        self.amplitude, self.noise = np.exp(hyper.amplitude), np.exp(hyper.noise)
+    def __init__(
+        self, x: np.ndarray, y: np.ndarray, hyper: np.ndarray, sizes: Sequence[int] | None = None
+    ):
+        self.points, self.y, self.hyper, self.sizes = x, y, hyper, sizes_of(x, sizes)
+        self.scale = scale_of(hyper, self.sizes)
+        self.amplitude, self.noise = np.exp(hyper[-2:])
         self.x = x * self.scale
         kernel = self.amplitude * matern(squared_distances(self.x, self.x))
         kernel[np.diag_indices(len(x))] += self.noise + LOWEST_NOISE
@@ -203,12 +171,8 @@ class Process:
     def believing(self, points: np.ndarray) -> Process:
         """The process if `points` came out at the mean: the kriging believer for pending trials."""
         mean, _ = self.at(points)
-        return Process(
-            np.concatenate([self.points, points]),
-            np.concatenate([self.y, mean]),
-            self.hyper,
-            self.columns,
-        )
+        both = np.concatenate([self.points, points]), np.concatenate([self.y, mean])
+        return Process(*both, self.hyper, self.sizes)
 
 
 def log_expected_improvement(mean, variance, best: float) -> np.ndarray:

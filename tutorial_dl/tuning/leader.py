@@ -9,7 +9,6 @@ the coordinator tells each how many others are choosing, and which set of the se
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import numpy as np
@@ -47,9 +46,7 @@ class Leader:
             self.sampler = samplers.of_stream(
                 self.name, self.space, self.seed, self.number, request["before"]
             )
-        news = np.frombuffer(base64.b64decode(request["news"])).reshape(
-            -1, HEAD + self.space.columns
-        )
+        news = np.frombuffer(request["news"]).reshape(-1, HEAD + self.space.columns)
         self.results.learn(news)
         if isinstance(self.sampler, Proposing):
             values = self.sampler.propose(

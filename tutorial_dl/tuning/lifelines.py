@@ -3,96 +3,73 @@
 On its own machine a process sees in /proc that another one has ended. From other machines, each
 rank of a search opens a TCP connection to the coordinator, and nothing is sent on it but a first
 line. When a process ends, however it ends, its system closes the connection, which the other side
-sees at once. When a machine is switched off or cut off, TCP's keep-alive finds that out within
-`SILENCE` seconds.
+sees at once. When a machine is switched off or cut off, TCP's keep-alive finds that out in 30 s.
 
 A rank that can't connect (a firewall) is not watched: what it trains is given up at its deadline.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
-import selectors
 import socket
+import threading
 from contextlib import suppress
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
-from numba_kernels.team.bytes import broadcast_text
+from ..data.packing import broadcast
 
 IDLE, EVERY, TIMES = 10, 5, 4  # seconds until TCP asks, between two questions, and how many
-SILENCE = IDLE + EVERY * TIMES
 CONNECT = 3.0  # seconds for a connection
 
 
-class Lifelines:
+class Watch(StreamRequestHandler):
+    """A thread that waits for the end of one connection."""
+
+    def handle(self) -> None:
+        _keep_alive(self.request)
+        token, _, rank = self.rfile.readline(256).decode(errors="replace").strip().partition(" ")
+        if token == self.server.token and rank.isdigit():
+            self.server.lines[int(rank)] = self.request
+            try:
+                self.rfile.read()  # to its end, or until the keep-alive has no answer
+            finally:
+                self.server.ended.add(int(rank))
+
+
+class Lifelines(ThreadingTCPServer):
     """The coordinator's end.
 
     Attributes:
         token: What the first line of a connection must begin with, so that no other program's
             connection counts.
+        lines: The connections by rank.
         ended: Ranks whose connection has been closed.
     """
 
+    daemon_threads, block_on_close, request_queue_size = True, False, 1024
+
     def __init__(self):
-        self.token, self.ended = secrets.token_hex(16), set()
-        self.listener = socket.create_server(("", 0), backlog=1024)
-        self.listener.setblocking(False)
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(self.listener, selectors.EVENT_READ)
-        self.lines: dict[socket.socket, int | None] = {}  # -> rank, once it has said so
-        self.heard: dict[socket.socket, bytes] = {}  # before that
+        super().__init__(("", 0), Watch)
+        self.token, self.lines, self.ended = secrets.token_hex(16), {}, set()
+        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
 
     def where(self) -> dict:
-        """What a rank needs to connect: values that JSON can hold."""
+        """What a rank needs to connect."""
         names = [socket.gethostname(), socket.getfqdn()]
         with suppress(OSError):
             names += socket.gethostbyname_ex(socket.gethostname())[2]
-        port = self.listener.getsockname()[1]
+        port = self.server_address[1]
         return {"names": list(dict.fromkeys(names)), "port": port, "token": self.token}
 
-    def look(self) -> set[int]:
-        """The ranks that have ended by now; never waits."""
-        for key, _ in self.selector.select(0):
-            if key.fileobj is self.listener:
-                self._accept()
-            else:
-                self._read(key.fileobj)
-        return self.ended
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # there is none any more
-            line, _ = self.listener.accept()
-            line.setblocking(False)
-            _keep_alive(line)
-            self.selector.register(line, selectors.EVENT_READ)
-            self.lines[line], self.heard[line] = None, b""
-
-    def _read(self, line: socket.socket) -> None:
-        try:
-            said = line.recv(256)
-        except BlockingIOError:
-            return
-        except OSError:  # the keep-alive had no answer
-            said = b""
-        if said and self.lines[line] is None:
-            self.heard[line] += said
-            words = self.heard[line].decode(errors="replace")
-            token, _, rank = words.rstrip("\n").partition(" ")
-            if len(words) < 256 and not words.endswith("\n"):
-                return  # more is to come
-            if token == self.token and rank.isdigit():
-                self.lines[line] = int(rank)
-                return
-        self.selector.unregister(line)
-        line.close()  # the end, or a stranger
-        self.heard.pop(line)
-        rank = self.lines.pop(line)
-        if rank is not None:
-            self.ended.add(rank)
+    def handle_error(self, request, address) -> None:
+        """Say nothing: a connection that fails has ended."""
 
     def close(self) -> None:
-        for one in (self.selector, self.listener, *self.lines):
-            one.close()
+        self.shutdown()
+        self.server_close()
+        for line in self.lines.values():
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
 
 
 class Lifeline:
@@ -140,7 +117,7 @@ def connected(team, everywhere: bool = False) -> Lifelines | Lifeline | None:
     if team.rank == 0:
         far = everywhere or any(team.pid(rank) is None for rank in range(1, team.size))
         lines = Lifelines() if far else None
-    where = json.loads(broadcast_text(team, json.dumps(lines and lines.where()), 0))
+    where = broadcast(team, lines and lines.where())
     if team.rank and where and (everywhere or team.pid(0) is None):
         return Lifeline(where, team.rank)
     return lines

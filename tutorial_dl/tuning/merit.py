@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .. import user_function
 from ..user_function import find, is_reference
 from .space import nearest
 
@@ -60,9 +59,3 @@ def check_column(name: str, columns: Iterable[str]) -> None:
             f"merit {name!r} is none of the history's columns: {', '.join(have)}"
             + (f"; {hint}" if hint else "")
         )
-
-
-def check_source(name: str) -> None:
-    """Raise ValueError if a user's function is seen not to be there; its file is not run."""
-    if is_reference(name):
-        user_function.check(name, "merit")

@@ -1,4 +1,4 @@
-"""Messages between the coordinator and the ranks of cells: JSON over MPI, without a blocking call.
+"""Messages between the coordinator and the ranks of cells over MPI, without a blocking call.
 
 The coordinator sends to every rank of a cell, so that its ranks need not tell each other. Of a
 cell, only the first rank answers. A request to choose goes to the first rank that is left, alone.
@@ -6,10 +6,8 @@ cell, only the first rank answers. A request to choose goes to the first rank th
 
 from __future__ import annotations
 
-import json
 import time
 
-import numpy as np
 from mpi4py import MPI
 
 from numba_kernels.team.stall import has_ended
@@ -27,33 +25,33 @@ class Mail:
 
     def __init__(self, comm: MPI.Comm):
         self.comm = comm
-        self.sent: list[tuple[MPI.Request, np.ndarray]] = []
+        self.sent: list[MPI.Request] = []
 
     def send(self, rank: int, message: dict) -> None:
-        self.sent = [(request, x) for request, x in self.sent if not request.Test()]
-        content = np.frombuffer(json.dumps(message).encode(), np.uint8)
-        self.sent.append((self.comm.Isend([content, MPI.BYTE], rank, TAG), content))
+        self.flush(0)
+        self.sent.append(self.comm.isend(message, rank, TAG))
 
     def flush(self, seconds: float) -> None:
         """Wait until what was sent has left, at most so long."""
         end = time.monotonic() + seconds
-        while self.sent and time.monotonic() < end:
-            self.sent = [(request, x) for request, x in self.sent if not request.Test()]
+        while left := [request for request in self.sent if not request.Test()]:
+            self.sent = left
+            if time.monotonic() >= end:
+                return
             time.sleep(PAUSE)
+        self.sent = []
 
     def receive(self) -> tuple[int, dict] | None:
         """The next message and its sender; None if there is none now."""
         status = MPI.Status()
-        if not self.comm.Iprobe(MPI.ANY_SOURCE, TAG, status):
+        if (found := self.comm.improbe(MPI.ANY_SOURCE, TAG, status)) is None:
             return None
-        content = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-        request = self.comm.Irecv([content, MPI.BYTE], status.Get_source(), TAG)
-        end = time.monotonic() + LOST
-        while not request.Test():
+        request, end = found.irecv(), time.monotonic() + LOST
+        while not (done := request.test())[0]:
             if time.monotonic() > end:  # its sender was killed within it
                 return None
             time.sleep(0)
-        return status.Get_source(), json.loads(content.tobytes())
+        return status.Get_source(), done[1]
 
 
 class MpiPort(Port):
@@ -107,8 +105,6 @@ class MpiPort(Port):
         return cell, message
 
     def lost(self) -> list[int]:
-        if self.lines:
-            self.lines.look()
         self.ready += [cell for cell, rank in self.asked.items() if self._has_ended(rank)]
         for cell in self.ready:
             self.asked.pop(cell, None)

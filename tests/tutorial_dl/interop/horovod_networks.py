@@ -5,12 +5,32 @@ p ranks are compared with one: rank 0 also trains a plain Keras model on the who
 
 from __future__ import annotations
 
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+
 import keras
 import numpy as np
 
 import tutorial_dl.horovod.tensorflow.keras as hvd
 
 BATCH, STEPS = 4, 3  # samples per rank and step
+
+
+def in_folder(check):
+    """`check`, called with a folder that rank 0 makes, and removes."""
+
+    @functools.wraps(check)
+    def within():
+        folder = Path(hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0))
+        found = check(folder)
+        hvd.barrier()
+        if hvd.rank() == 0:
+            shutil.rmtree(folder)
+        return found
+
+    return within
 
 
 def network(seed=0, **options):

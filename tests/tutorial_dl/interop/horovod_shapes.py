@@ -1,18 +1,18 @@
-"""Shapes of real Horovod scripts, one function each, in our words and on small data.
+"""Shapes of Horovod scripts beside horovod_script.py, in our words and on small data.
 
 They follow Horovod's own examples and the teaching scripts of computing centres (ALCF, KISTI,
-NERSC): which calls a script makes, in which order, and on which ranks. test_horovod_shapes.py runs
-all of them on three ranks. Each returns its model and its losses; the ranks must end with the same
+NERSC): which calls a script makes, in which order, and on which ranks. horovod_checks.py runs all
+of them on three ranks. Each returns its model and its losses; the ranks must end with the same
 weights and a lower loss. Where one process could do the same, rank 0 trains a plain Keras model,
 with batches of all ranks.
 """
 
-import tempfile
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
+from horovod_networks import in_folder
 from sklearn.datasets import load_digits
 
 import tutorial_dl.horovod.keras as hvd_keras
@@ -46,19 +46,6 @@ def shard():
     return dataset.shard(hvd.size(), hvd.rank()).batch(BATCH).prefetch(1)
 
 
-def folder_of_rank_0() -> Path:
-    """A folder that rank 0 writes to; the others know its name."""
-    return Path(hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0))
-
-
-def remove(folder: Path) -> None:
-    hvd.barrier()
-    if hvd.rank() == 0:
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
-
-
 def same_as_one_process(model, train) -> None:
     """On rank 0, compare with the plain Keras model that `train()` returns."""
     if hvd.rank() == 0:
@@ -66,53 +53,13 @@ def same_as_one_process(model, train) -> None:
             np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=2e-5)
 
 
-# model.fit
-
-
-def fit_of_shards():
-    """Shards of a tf.data pipeline, metrics averaged, logs and checkpoints on rank 0 only."""
-    folder, model = folder_of_rank_0(), network()
-    model.compile(
-        hvd.DistributedOptimizer(keras.optimizers.SGD(0.05 * hvd.size())),
-        cross_entropy(),
-        metrics=["accuracy"],
-    )
-    callbacks = [
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-        keras.callbacks.ReduceLROnPlateau("loss", patience=10),
-    ]
-    if hvd.rank() == 0:
-        callbacks.append(keras.callbacks.ModelCheckpoint(folder / "checkpoint-{epoch}.keras"))
-        callbacks.append(keras.callbacks.CSVLogger(folder / "log.csv"))
-    history = model.fit(
-        shard(), epochs=3, callbacks=callbacks, verbose=2 if hvd.rank() == 0 else 0
-    ).history
-    hvd.barrier()
-    assert sorted(file.name for file in folder.iterdir()) == [
-        *(f"checkpoint-{e}.keras" for e in (1, 2, 3)), "log.csv",
-    ]  # fmt: skip
-    remove(folder)
-    everyone = hvd.allgather_object(history["loss"])
-    assert everyone.count(everyone[0]) == hvd.size()  # averaged, so equal
-
-    def alone():
-        plain = network(seed=1)  # rank 0's
-        plain.compile(keras.optimizers.SGD(0.05 * hvd.size()), cross_entropy())
-        # Step s of the ranks has the samples s x BATCH ... of each shard: as many of the whole.
-        plain.fit(*digits(), BATCH * hvd.size(), epochs=3, shuffle=False, verbose=0)
-        return plain
-
-    same_as_one_process(model, alone)
-    return model, history["loss"]
-
-
-def resumed_imagenet():
+@in_folder
+def resumed_imagenet(folder):
     """Checkpoints in .h5, as for ImageNet: half the epochs, then a second job that resumes.
 
     Rank 0 alone finds and loads the checkpoint; warm-up and schedule go on where they were.
     """
-    folder, size, epochs = folder_of_rank_0(), hvd.size(), 4
+    size, epochs = hvd.size(), 4
     file = str(folder / "checkpoint-{epoch}.h5")
     rate, warm = 0.02 * size, 2
 
@@ -154,7 +101,6 @@ def resumed_imagenet():
     _, before = job(until=2)
     model, after = job(until=epochs)
     assert len(after) == 2
-    remove(folder)
 
     def alone():
         """The same rates in closed form; velocities change with the rate (Goyal et al.)."""
@@ -176,95 +122,6 @@ def resumed_imagenet():
 
     same_as_one_process(model, alone)
     return model, [*before, *after]
-
-
-# Training loops
-
-
-def tape():
-    """A loop over batches; variables are broadcast after the first; tf.train.Checkpoint."""
-    folder, model, loss = folder_of_rank_0(), network(), cross_entropy()
-    optimizer = keras.optimizers.Adam(0.001 * hvd.size())
-
-    @tf.function
-    def training_step(images, labels, first_batch):
-        with tf.GradientTape() as tape:
-            probabilities = model(images, training=True)
-            value = loss(labels, probabilities)
-        tape = hvd_tf.DistributedGradientTape(tape)
-        gradients = tape.gradient(value, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        if first_batch:
-            hvd_tf.broadcast_variables(model.variables, root_rank=0)
-            hvd_tf.broadcast_variables(optimizer.variables, root_rank=0)
-        right = tf.equal(tf.argmax(probabilities, 1), labels)
-        return value, tf.reduce_mean(tf.cast(right, tf.float32))
-
-    losses, n = [], 60 // hvd.size()
-    for batch, (images, labels) in enumerate(shard().repeat().take(n)):
-        value, accuracy = training_step(images, labels, batch == 0)
-        losses.append(float(hvd_tf.allreduce(value, average=True)))
-    mean = hvd_tf.allreduce(accuracy, average=True)  # of the ranks' last batches
-    each = hvd_tf.allgather(tf.reshape(accuracy, [1]))
-    np.testing.assert_allclose(mean, np.mean(each), rtol=1e-6)
-    if hvd_tf.rank() == 0:
-        tf.train.Checkpoint(model=model, optimizer=optimizer).save(str(folder / "checkpoint"))
-    remove(folder)
-    return model, losses
-
-
-# Elastic
-
-
-def elastic_fit():
-    """`fit` with the callbacks of an elastic script; a rank fails once, and all go back."""
-    model = network()
-    model.compile(
-        hvd.DistributedOptimizer(keras.optimizers.SGD(0.05 * hvd.size())), cross_entropy()
-    )
-    state = hvd.elastic.KerasState(model, batch=0, epoch=0)
-    resets, failed, losses = [], [], []
-
-    def on_state_reset():
-        model.optimizer.learning_rate.assign(0.05 * hvd.size())
-        resets.append((state.epoch, state.batch))
-
-    state.register_reset_callbacks([on_state_reset])
-
-    class Failing(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            losses.append(float(logs["loss"]))
-            if hvd.rank() == 1 and state.epoch == 1 and state.batch == 3 and not failed:
-                failed.append(batch)
-                raise hvd.elastic.HorovodInternalError("a device is lost")
-
-    callbacks = [
-        hvd.elastic.UpdateEpochStateCallback(state),
-        hvd.elastic.UpdateBatchStateCallback(state),
-        Failing(),
-        hvd.elastic.CommitStateCallback(state, batches_per_commit=2),
-    ]
-
-    @hvd.elastic.run
-    def train(state):
-        done = state.epoch * STEPS + state.batch
-        dataset = shard().repeat().skip(done % STEPS)
-        return model.fit(
-            dataset, steps_per_epoch=STEPS, epochs=3 - state.epoch, callbacks=callbacks, verbose=0
-        )
-
-    train(state)
-    assert resets == [(1, 2)] and (state.epoch, state.batch) == (3, 0)
-    assert int(model.optimizer.iterations) == 3 * STEPS
-
-    def alone():
-        plain = network(seed=1)
-        plain.compile(keras.optimizers.SGD(0.05 * hvd.size()), cross_entropy())
-        plain.fit(*digits(), BATCH * hvd.size(), epochs=3, shuffle=False, verbose=0)
-        return plain
-
-    same_as_one_process(model, alone)
-    return model, losses
 
 
 def elastic_tape():
@@ -306,6 +163,4 @@ def elastic_tape():
     return model, state.losses
 
 
-SHAPES = [
-    fit_of_shards, resumed_imagenet, tape, elastic_fit, elastic_tape,
-]  # fmt: skip
+SHAPES = [resumed_imagenet, elastic_tape]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ from horovod_networks import (
     embedding,
     equal_everywhere,
     fit,
+    in_folder,
     network,
     on_rank_0,
     same_as,
@@ -99,9 +97,9 @@ def accumulated_batches():
         hvd.DistributedOptimizer(twice, backward_passes_per_step=3)
 
 
-def accumulated_batches_of_a_loaded_model():
+@in_folder
+def accumulated_batches_of_a_loaded_model(folder):
     """Training, saving, loading and training on gives the result of one uninterrupted process."""
-    folder = Path(hvd.broadcast_object(tempfile.mkdtemp(), 0))
     file, (_, part) = str(folder / "model.keras"), samples()
 
     def half():
@@ -127,10 +125,6 @@ def accumulated_batches_of_a_loaded_model():
         return expected
 
     same_as(again, on_rank_0(train), also=False)
-    hvd.barrier()
-    if hvd.rank() == 0:
-        (folder / "model.keras").unlink()
-        folder.rmdir()
 
 
 def sparse_gradients_of_embeddings():

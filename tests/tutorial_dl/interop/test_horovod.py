@@ -21,11 +21,11 @@ HERE = Path(__file__).parent
 SCRIPT = HERE / "horovod_script.py"
 
 
-def checks():
+def checks(which="run"):
     sys.path.insert(0, str(HERE))
     import horovod_checks
 
-    horovod_checks.run()
+    getattr(horovod_checks, which)()
 
 
 @pytest.mark.xdist_group("keras")
@@ -33,6 +33,13 @@ def checks():
 def test_every_function(on_ranks, n):
     """`make soak` runs it on 2 ranks, too."""
     on_ranks(n, checks, timeout=400, keras=True)
+
+
+@pytest.mark.thorough
+@pytest.mark.xdist_group("keras")
+def test_scripts(on_ranks):
+    """Real Horovod scripts keep running: their shapes, horovod_shapes.py."""
+    on_ranks(3, checks, "run_shapes", keras=True)
 
 
 def as_script(*words):

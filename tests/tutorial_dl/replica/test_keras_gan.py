@@ -192,7 +192,7 @@ def test_features_that_the_discriminator_sees():
     x = random.exponential(3, (4, 3, 5, 5)).astype(np.float32)
     y = np.full(4, 300, np.float32)
     found = np.asarray(
-        features(keras, keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(y), 1e-3)
+        features(keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(y), 1e-3)
     )
     expected = quality.features(x, y)
     parts = np.split(found[:, :-1], 6, axis=1)

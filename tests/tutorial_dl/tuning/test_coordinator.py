@@ -19,7 +19,7 @@ from tutorial_dl.tuning.bayesian import APART_PENDING
 from tutorial_dl.tuning.coordinator import GRACE, START, Coordinator, Refused
 from tutorial_dl.tuning.leader import Leader
 from tutorial_dl.tuning.merit import is_higher_better
-from tutorial_dl.tuning.running import Search
+from tutorial_dl.tuning.search import Search
 from tutorial_dl.tuning.simulation import SimulatedPort
 from tutorial_dl.tuning.space import Space
 from tutorial_dl.tuning.study import Study

@@ -25,12 +25,6 @@ def until(holds):
         time.sleep(0.01)
 
 
-def ranks_of(lines):
-    """The ranks that are connected."""
-    lines.look()
-    return sorted(rank for rank in lines.lines.values() if rank is not None)
-
-
 def stays(where, rank):
     line = Lifeline(where, rank)
     signal.pause()
@@ -44,10 +38,10 @@ def test_a_cell_is_lost_when_all_its_ranks_have_been_killed():
     children = {rank: start(target=stays, args=(lines.where(), rank)) for rank in (1, 2, 3)}
     for child in children.values():
         child.start()
-    until(lambda: ranks_of(lines) == [1, 2, 3])
+    until(lambda: lines.lines.keys() == {1, 2, 3})
     assert port.lost() == []
     os.kill(children[1].pid, signal.SIGKILL)
-    until(lambda: lines.look() == {1})
+    until(lambda: lines.ended == {1})
     port.asked[0] = 1  # it was choosing a set; rank 2 may go on alone, and knows no results
     assert port.lost() == [] and port.receive(0) == (0, {"what": "ready", "known": 0})
     assert port.lost() == [] and port.receive(0) is None
@@ -68,18 +62,18 @@ def test_a_stranger_is_no_rank():
             stranger.sendall(said.encode())
     slow = socket.create_connection(("localhost", where["port"]))
     slow.sendall(where["token"][:5].encode())  # a line may come in pieces
-    until(lambda: lines.look() == set() and b"".join(lines.heard.values()) != b"")
     slow.sendall(f"{where['token'][5:]} 7\n".encode())
-    until(lambda: lines.look() == set() and list(lines.lines.values()) == [7])
+    until(lambda: lines.lines.keys() == {7})
+    assert not lines.ended
     slow.close()
-    until(lambda: lines.look() == {7})
+    until(lambda: lines.ended == {7})
     lines.close()
 
 
 def test_a_rank_notices_the_end_of_the_coordinator():
     lines = Lifelines()
     line = Lifeline(lines.where(), 1)
-    until(lambda: lines.look() == set() and list(lines.lines.values()) == [1])
+    until(lambda: lines.lines.keys() == {1})
     assert not line.has_ended()
     lines.close()
     until(line.has_ended)
@@ -95,13 +89,12 @@ def all_connect():
     assert connected(team) is None  # on one machine, /proc tells
     line = connected(team, everywhere=True)
     if team.rank == 0:
-        others = list(range(1, team.size))
-        until(lambda: ranks_of(line) == others)
+        until(lambda: line.lines.keys() == set(range(1, team.size)))
     team.barrier()
     if team.rank:
         line.close()
     else:
-        until(lambda: line.look() == set(others))
+        until(lambda: line.ended == line.lines.keys())
         line.close()
     team.barrier()
 

@@ -103,6 +103,7 @@ from tutorial_dl import Layout, cluster, measure, tuning
 from tutorial_dl.config import RunConfig
 from tutorial_dl.tuning import notebook, on_engine, report
 from tutorial_dl.tuning.coordinator import Coordinator
+from tutorial_dl.tuning.leader import Leader
 from tutorial_dl.tuning.simulation import SimulatedPort
 
 space = tuning.Space.of({"learning_rate": {"type": "float", "low": 0.1, "high": 1.0}})
@@ -111,7 +112,7 @@ search.base.check()
 search.check(1)
 study = search.study()
 view = notebook.View(study, lambda one, display_id: one)
-leaders = [search.leader(0)]
+leaders = [Leader(space, search.sampler, 0)]
 port = SimulatedPort(1, lambda values, fold: values["learning_rate"], lambda *_: 1.0, leaders)
 outcome = Coordinator(study, port, 1, tell=lambda *_: None).run()
 found = notebook.Found(search, study, outcome)

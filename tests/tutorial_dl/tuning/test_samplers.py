@@ -20,7 +20,7 @@ from tutorial_dl.tuning.space import Space
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.random((20, 3)), RANDOM.standard_normal(20)
-HYPER = gp.Hyper(np.log([0.3, 0.5, 2.0]), np.log(1.7), np.log(0.01))
+HYPER = np.log([0.3, 0.5, 2.0, 1.7, 0.01])
 SPACE = Space.of(
     {
         "x": {"type": "float", "low": -1.0, "high": 2.0},
@@ -47,15 +47,14 @@ def test_mean_and_variance_are_those_of_scikit_learn():
 
 def test_likelihood_is_that_of_scikit_learn_times_the_prior():
     theirs = scikit_learns()
-    vector = HYPER.vector()
-    off = vector - [*[gp.center(3)] * 3, 0, gp.NOISE[0]]
+    off = HYPER - [*[gp.center(3)] * 3, 0, gp.NOISE[0]]
     prior = 0.5 * ((off / [gp.SPREAD] * 1) ** 2)[:4].sum() + 0.5 * (off[4] / gp.NOISE[1]) ** 2
     expected = -theirs.log_marginal_likelihood_value_ - 10 * np.log(2 * np.pi) + prior
-    assert gp.loss_and_gradient(vector, X, Y)[0] == pytest.approx(expected, rel=1e-9)
+    assert gp.loss_and_gradient(HYPER, X, Y)[0] == pytest.approx(expected, rel=1e-9)
 
 
 # A number, a category of three choices, another number
-MIXED, MIXED_X = gp.Columns.of([1, 3, 1]), RANDOM.random((20, 5))
+MIXED, MIXED_X = [1, 3, 1], RANDOM.random((20, 5))
 MIXED_X[:, 1:4] = np.eye(3)[RANDOM.integers(3, size=20)]
 
 
@@ -77,9 +76,8 @@ def test_slopes_of_the_likelihood_are_those_of_differences(x, columns):
     def loss(vector):
         return gp.loss_and_gradient(vector, x, Y, columns)[0]
 
-    vector = HYPER.vector()
-    slope = approx_fprime(vector, loss, 1e-7)
-    np.testing.assert_allclose(gp.loss_and_gradient(vector, x, Y, columns)[1], slope, atol=1e-4)
+    slope = approx_fprime(HYPER, loss, 1e-7)
+    np.testing.assert_allclose(gp.loss_and_gradient(HYPER, x, Y, columns)[1], slope, atol=1e-4)
 
 
 def test_slopes_of_the_process_are_those_of_differences():
@@ -243,8 +241,8 @@ def test_the_acquisition_is_as_high_as_by_brute_force(seed):
     rows = np.array([space.encode(space.random(random)) for _ in range(15)])
     values = np.sin(9 * rows[:, 0] + 2 * rows[:, 1]) + random.random(3)[rows[:, 2:].argmax(1)]
     sampler = Bayesian(space, seed)
-    sampler.hyper = gp.Hyper(np.log([0.2, 0.4, 1.0]), 0.0, np.log(1e-4))
-    process = gp.Process(rows, values, sampler.hyper, sampler.columns)
+    sampler.hyper = np.log([0.2, 0.4, 1.0, 1.0, 1e-4])
+    process = gp.Process(rows, values, sampler.hyper, sampler.sizes)
     seen = Seen(rows, values, np.zeros(15, bool), rows[:0])
     found = space.encode(sampler._highest(process, values.min(), seen))
     everything = np.array(
@@ -262,7 +260,7 @@ def test_the_acquisition_is_as_high_as_by_brute_force(seed):
 def test_sets_keep_a_distance_that_grows_with_the_noise(monkeypatch):
     """The process takes ripples for noise; it must not try the lowest mean again and again."""
     space = problems.cube(1, 0.0, 1.0)
-    hyper = gp.Hyper(np.log([0.5]), 0.0, np.log(0.25))
+    hyper = np.log([0.5, 1.0, 0.25])
     monkeypatch.setattr(Bayesian, "_fit", lambda self, *_: setattr(self, "hyper", hyper))
     sampler = Bayesian(space, 0)
     x = np.linspace(0, 1, 6)
@@ -273,14 +271,3 @@ def test_sets_keep_a_distance_that_grows_with_the_noise(monkeypatch):
         # 0.1 times 0.5, or less where so many sets leave no room for it
         assert np.abs(x - new).min() > min(0.049, 0.24 / len(x))
         x = np.append(x, new)
-
-
-@pytest.mark.thorough
-def test_first_sets_fill_the_space():
-    sampler = Bayesian(problems.cube(2, 0.0, 1.0), 0)
-    begun = [
-        Seen(np.empty((0, 2)), np.empty(0), np.empty(0, bool), np.zeros((i, 2))) for i in range(4)
-    ]
-    drawn = np.array([list(sampler.propose(seen).values()) for seen in begun])
-    quarters = {tuple(row) for row in (drawn > 0.5)}
-    assert len(quarters) == 4  # a Sobol sequence: one in each quarter

@@ -72,9 +72,9 @@ class Client:
         self.ask(kind, vector=False)
         return self.star.into[: self.n], self.star.into[self.n :]
 
-    def final_message(self) -> str:
+    def final_message(self) -> bytes:
         with numbered(self.ranks):
-            return self.star.receive_bytes().decode()
+            return self.star.receive_bytes()
 
     def ask(self, kind: Kind, record: tuple = (), **how) -> Answer:
         """As `Star.ask`; raises GivenUp if the master has given this rank up."""

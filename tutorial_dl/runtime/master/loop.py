@@ -1,15 +1,15 @@
 """`MasterLoop`: a run with a master, from the roles of its ranks to the final message."""
 
-import json
+import pickle
 from contextlib import closing
 
 import numpy as np
 
 from numba_kernels.errors import PeerError, numbered
-from numba_kernels.team.bytes import broadcast_text
 from numba_kernels.team.team import Team, abort_all
 
 from ...checkpoint.master import MasterSaving
+from ...data.packing import broadcast
 from ...layout.layout import layout_of
 from ...replica.base import assign, measure
 from ..errors import NotFinite, Terminated
@@ -68,9 +68,7 @@ class MasterLoop(Loop):
 
     def _spread_word(self) -> None:
         """Give all ranks rank 0's record of the run."""
-        team = self.run.team
-        word = word_of(self.run) if team.rank == 0 else b""
-        take_word(self.run, broadcast_text(team, word.decode(), root=0))
+        take_word(self.run, broadcast(self.run.team, word_of(self.run)))
 
     def saving(self, folder, every: int | None, keep: int) -> MasterSaving:
         return MasterSaving(self.run, folder, every, keep, self.identity)
@@ -90,7 +88,7 @@ class MasterLoop(Loop):
         if self.resumed is not None:
             start = {name: self.resumed[name] for name in start}
         start |= {"steps": run.steps, "epochs": len(run.history.epochs)}
-        start = json.loads(broadcast_text(team, json.dumps(start), root=0))
+        start = broadcast(team, start)
         measures = self.measures()
         first, last = start["epochs"] + len(start["unseen"]), start["epochs"] + epochs
         try:
@@ -166,10 +164,10 @@ class MasterLoop(Loop):
         sub = SubMaster(self, stars.in_group, stars.group_ranks, stars.tasks_of_group(), up)
         sub.guide()
         weights, state = up.get(Kind.FINAL)
-        text = up.final_message()
-        sub.end(weights.copy(), state.copy(), text.encode())
+        word = up.final_message()
+        sub.end(weights.copy(), state.copy(), word)
         assign(run.replica, weights, state)
-        return take_word(run, text)
+        return take_word(run, word)
 
     def work(self, measures: Sums):
         run, stars, rule, replica = self.run, self.stars, self.run.strategy, self.run.replica
@@ -190,8 +188,8 @@ class MasterLoop(Loop):
             Worker(run, server, computing).work()
             computing.end()
             assign(replica, *server.get(Kind.FINAL))
-            text = server.final_message()
-        return take_word(run, text) if mates is None else self._with_leader(text)
+            word = server.final_message()
+        return take_word(run, word) if mates is None else self._with_leader(word)
 
     def follow(self, measures: Sums):
         computing = Computing(self.run, self.stars, measures, self.mates)
@@ -199,12 +197,12 @@ class MasterLoop(Loop):
             computing.follow()
         return self._with_leader()
 
-    def _with_leader(self, text: str = "") -> str | None:
+    def _with_leader(self, word: bytes = b"") -> str | None:
         """Give all ranks of a worker the final weights and message that its first rank got."""
         with numbered(self.stars.mate_ranks):
-            text = broadcast_text(self.mates, text, root=0)
+            word = broadcast(self.mates, word)
             spread(self.mates, self.run.replica)
-        return take_word(self.run, text)
+        return take_word(self.run, word)
 
     def close(self) -> None:
         """Close the stars; a rank that fails from here on has finished its work."""
@@ -219,32 +217,21 @@ class MasterLoop(Loop):
 
 
 def word_of(run, path=None, gone=()) -> bytes:
-    """The master's final message, as JSON: the history, and how training ended.
+    """The master's final message: the history, and how training ended.
 
     `path` is the checkpoint, if SIGTERM ended the run; `gone` are ranks that were lost.
     """
-    history = run.history
     word = {
-        "epochs": history.epochs,
-        "staleness": list(history.staleness.items()),
-        "workers": list(history.workers.items()),
-        "lost": history.lost,
-        "gone": list(gone),
-        "steps": run.steps,
-        "stopped": run.stopped,
+        "history": vars(run.history),
+        "run": (run.steps, run.stopped, list(gone)),
         "ended_with": None if path is None else str(path),
     }
-    return json.dumps(word).encode()
+    return pickle.dumps(word)
 
 
-def take_word(run, text: str) -> str | None:
+def take_word(run, word: bytes) -> str | None:
     """Apply the final message; returns the checkpoint's path, if SIGTERM ended the run."""
-    word, history = json.loads(text), run.history
-    history.epochs[:] = word["epochs"]
-    history.staleness.clear()
-    history.staleness.update({int(tau): n for tau, n in word["staleness"]})
-    history.workers.clear()
-    history.workers.update({int(rank): n for rank, n in word["workers"]})
-    history.lost[:] = word["lost"]
-    run.steps, run.stopped, run.lost_ranks = word["steps"], word["stopped"], word["gone"]
-    return word["ended_with"]
+    found = pickle.loads(word)
+    vars(run.history).update(found["history"])
+    run.steps, run.stopped, run.lost_ranks = found["run"]
+    return found["ended_with"]

@@ -132,33 +132,14 @@ def test_every_sample_once_an_epoch(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_sample_once_if_workers_fail(kind):
-    """Workers fail at random moments of random runs, also in shares that others left."""
-    failed = 0
-    for number in range(200):
-        chance, seen = random.Random(number), Counter()
-        workers, every, devices = (
-            chance.randint(2, 5),
-            chance.choice([1, 2, 4]),
-            chance.choice([1, 2]),
-        )
-        samples, size = chance.randint(1, 90), chance.randint(1, 12)
-        tasks = kind(range(1, workers + 1), samples, size, 0, 3, every)
-        ended = work(tasks, Readers(samples, devices), chance, seen, losing=0.1)
-        assert ended == [0, 1, 2]
-        failed += workers - len(tasks.workers)
-        assert seen == everything(samples, range(3)), f"random run {number}"
-    assert failed > 200
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_left_after_a_checkpoint(kind):
     """Save and resume at any moment, with lost workers, repeatedly, on any number of workers.
 
-    Tasks in progress are saved as not done, and a round in progress as not begun.
+    Tasks in progress are saved as not done, and a round in progress as not begun. Workers fail in
+    shares that others left, too.
     """
-    begun = 0
-    for number in range(150):
+    begun = failed = 0
+    for number in range(200):
         chance = random.Random(1000 + number)
         samples, size = chance.randint(1, 80), chance.randint(1, 9)
         every, workers = chance.choice([1, 3]), chance.randint(1, 4)
@@ -167,14 +148,15 @@ def test_what_is_left_after_a_checkpoint(kind):
             tasks = kind(range(1, workers + 1), samples, size, first, 3, every)
             tasks.resume(json.loads(json.dumps(saved)))
             events = chance.randint(0, 30) if stage < 3 else 20000
-            losing = chance.choice([0, 0.1])
-            first += len(work(tasks, Readers(samples), chance, seen, losing, events))
+            losing, devices = chance.choice([0, 0.1]), chance.choice([1, 2])
+            first += len(work(tasks, Readers(samples, devices), chance, seen, losing, events))
+            failed += workers - len(tasks.workers)
             saved = tasks.save()
             begun += bool(saved)
             workers = chance.choice([workers, chance.randint(1, 5)])
         assert seen == everything(samples, range(3)), f"random run {number}"
         assert first == 3 and saved == []
-    assert begun > 100
+    assert begun > 100 and failed > 150
 
 
 class Groups:
