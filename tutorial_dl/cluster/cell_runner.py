@@ -5,7 +5,6 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from concurrent import futures
-from pathlib import Path
 
 import psutil
 from ipyparallel.client.magics import ParallelMagics
@@ -18,9 +17,9 @@ from .cell_output import Output
 from .engine_probe import PATIENCE, Asking
 from .job_watch import JobWatch
 from .process_watch import Deaths
-from .processes import connection_file
 from .protocol import About, Doing
 from .rank_status import BLOCKED, STILL, positions, ranks
+from .registry import Record
 from .running_cell import EVERY, Cell, still_run, unfinished
 
 # Seconds until a line says what the ranks do; -1, never, where nobody looks on.
@@ -39,17 +38,16 @@ class Cells:
         self.left: dict[int, Cell] = {}  # by rank: a cell that was given up and still blocks it
         self.deaths: Deaths | None = None
 
-    def attach(self, folder: Path) -> None:
+    def attach(self, record: Record) -> None:
         """Set up for new engines, once they answer."""
         self.detach()
         self.client, self.now, self.left = self.cluster.client, {}, {}
-        places = enumerate(self.cluster.places)
-        self.deaths = Deaths(
-            {rank: process for rank, (_, process, *_) in places if process}, folder
-        )
-        self.asking = Asking(self.client, folder)
-        job, connection = self.cluster.job, connection_file(folder, "engine")
-        hosts = [host for host, *_ in self.cluster.places]
+        places = self.cluster.places
+        processes = {rank: process for rank, (_, process, *_) in enumerate(places) if process}
+        self.deaths = Deaths(processes, record.run)
+        self.asking = Asking(self.client, record.run)
+        job, connection = record.batch_job(), record.connection_file("engine")
+        hosts = [host for host, *_ in places]
         self.job = job and JobWatch(job, self.client, connection, self.deaths, hosts)
 
     def detach(self) -> None:

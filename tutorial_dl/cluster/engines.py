@@ -34,7 +34,6 @@ from .client import Client
 from .lease import Lease
 from .process_watch import lives
 from .registry import ClusterError, Record, short_tracebacks
-from .startup import Startup
 from .variables import Ranks, is_names, selected
 
 _running: Cluster | None = None  # one cluster per kernel, because %%px uses one
@@ -148,7 +147,7 @@ class Cluster(Ranks):
     def bring_up(self) -> None:
         """Start everything, or what a restart has ended; nothing is left if that fails."""
         record, self._ends = self._record, False
-        starts = Startup(record, self._profile, self.timeout)
+        starts = processes.Startup(record, self._profile, self.timeout)
         atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
         try:
@@ -180,7 +179,7 @@ class Cluster(Ranks):
             starts.progress.clear()
 
     def _connect(self) -> None:
-        file = processes.connection_file(self._record.run, "client")
+        file = self._record.connection_file("client")
         # The logger is that of the application: IPython's in a terminal, a kernel's in a notebook.
         logger = traitlets.log.get_logger()
         getattr(logger, "logger", logger).addFilter(_says_nothing_of_signing)
@@ -241,7 +240,7 @@ class Cluster(Ranks):
             (host, registry.find(named) if host == here else None, int(named[0]), uuid)
             for host, named, uuid in self._record.places
         ]
-        self.cells.attach(self._record.run)
+        self.cells.attach(self._record)
         magics.activate(self)
 
     def status(self) -> list[Engine]:

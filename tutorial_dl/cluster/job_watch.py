@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 import time
 from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
 
-from . import job_end
 from .batch_job import Job
 from .process_watch import Deaths
 from .protocol import QUESTION
@@ -68,7 +68,9 @@ class JobWatch:
             self._decided.wait(AT_ONCE)
             if self._ending:
                 self._decided.wait(COMPLETES)
-        if self.why is None or (job_end.nobody_ended(self.job, self.why) and self.deaths.first):
+        # What ran in the job ended it, if nobody and nothing else did.
+        by_itself = re.match(f"{self.job} ended(?! because)", self.why or "")
+        if self.why is None or (by_itself and self.deaths.first):
             return []  # still running, or it is known which engine ended first
         new = "gives new engines" if self._runs else "submits a new job"
         return [f"{self.why}: c.restart() {new} (variables are lost)"]
@@ -104,7 +106,7 @@ class JobWatch:
 
     def _reason(self) -> str:
         end = time.monotonic() + COMPLETES
-        while (why := job_end.why(self.job, self.job.report())) is None:
+        while (why := self.job.why_ended()) is None:
             if time.monotonic() > end:
                 return f"{self.job} ended"
             time.sleep(LOOK)

@@ -92,6 +92,10 @@ class Record:
         """IPython's files; a restart makes a new folder."""
         return self.path / "run"
 
+    def connection_file(self, who: str) -> Path:
+        """The controller's connection file for `who`, "client" or "engine"."""
+        return self.run / "security" / f"ipcontroller-{who}.json"
+
     def batch_job(self) -> Job | None:
         return Job(self.job["system"], self.job["number"], self.job["log"]) if self.job else None
 

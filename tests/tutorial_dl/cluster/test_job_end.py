@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tutorial_dl.cluster import batch_job, job_end
+from tutorial_dl.cluster import batch_job
 from tutorial_dl.cluster.batch_job import Job
 
 # Slurm 22.05: `scontrol show job --oneliner`, shortened.
@@ -97,7 +97,7 @@ def test_why_a_job_ended(system, answers, log, words, says, tmp_path):
     says(**answers)
     (tmp_path / "job.log").write_text(log)
     job = Job(system, "7", tmp_path / "job.log")
-    why = job_end.why(job, job.report())
+    why = job.why_ended()
     assert why is None if words is None else why.startswith(f"job 7 {words}")
 
 
