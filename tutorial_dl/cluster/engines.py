@@ -110,11 +110,6 @@ class Cluster(Ranks):
     def name(self) -> str:
         return self._record.name
 
-    def rename(self, name: str) -> None:
-        """Give it the name of the cluster that it replaces."""
-        self._record.name = name
-        self._record.save()
-
     @property
     def local(self) -> bool:
         """Whether its engines run on this machine."""
@@ -135,7 +130,7 @@ class Cluster(Ranks):
         """ "running" or "restarting"; "replaced" by another notebook; "stopped"; or "left"."""
         now = self._record.now()
         if self.connected:
-            if self.cells.asking.client is not self.client:
+            if self.cells.client is not self.client:
                 return "restarting"
             if now is None:
                 return "stopped"  # by another process
@@ -185,7 +180,7 @@ class Cluster(Ranks):
         getattr(logger, "logger", logger).addFilter(_says_nothing_of_signing)
         seconds = min(self.timeout, 60)
         try:
-            self.client = Client(str(file), timeout=seconds)
+            self.client = Client(file, seconds)
         except TimeoutError:
             raise ClusterError(f"the controller did not answer within {seconds:g} s") from None
 
@@ -219,7 +214,7 @@ class Cluster(Ranks):
         """Wait until what engines print arrives here; only an idle engine can be asked for it."""
         self._connect()
         self._activate()
-        doing = self.cells.asking.ask(list(self.client.ids), {}, 1.0)
+        doing = self.cells.ask(self.client.ids, 1.0)
         for rank in [rank for rank, each in doing.items() if each.state == "idle"][:1]:
             self.client.wait_for_first_output(rank)
 

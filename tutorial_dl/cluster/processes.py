@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from IPython import get_ipython
@@ -73,18 +74,13 @@ def start_guarded(
     collect()
     guarded = launch.guarded(command, *(int(pid) for pid, _ in watch), **of_guard)
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
-        _started.append(
-            subprocess.Popen(
-                guarded,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=env,
-                start_new_session=True,  # so that Ctrl-C in the terminal does not reach them
-                umask=umask,
-            )
-        )
-    return registry.process(_started[-1].pid)
+        # In a session of its own, so that Ctrl-C in the terminal does not reach it
+        guard = subprocess.Popen(
+            guarded, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env,
+            start_new_session=True, umask=umask,
+        )  # fmt: skip
+    _started.append(guard)
+    return registry.process(guard.pid)
 
 
 def collect() -> None:
@@ -192,11 +188,9 @@ class Startup:
     def start_watcher(self) -> None:
         """Start the lease watcher, which the guards of the other parts then watch."""
         record = self.record
-        words = ["-I", "-S", lease.__file__, str(record.path), str(record.keep)]
+        words = [sys.executable, "-I", "-S", lease.__file__, str(record.path), str(record.keep)]
         log = record.path / "watcher.log"
-        record.watcher = start_guarded(
-            [sys.executable, *words], (), log, grace=30, remove=record.path
-        )
+        record.watcher = start_guarded(words, (), log, grace=30, remove=record.path)
         record.watch = [record.watcher]
         record.save()
 
@@ -218,11 +212,8 @@ class Startup:
     def wait_for_controller(self) -> None:
         """Wait for its connection files."""
         files = [self.record.connection_file(who) for who in ("client", "engine")]
-        self._wait(
-            "the controller",
-            lambda: all(file.exists() for file in files),
-            lambda: self.progress.update("starting the controller"),
-        )
+        show = partial(self.progress.update, "starting the controller")
+        self._wait("the controller", lambda: all(file.exists() for file in files), show)
 
     def start_engines(self) -> None:
         """Start mpiexec or a job: after the controller, and if not local, after its files."""
@@ -234,15 +225,9 @@ class Startup:
             command, env, folder = engines_here(record, of)
         else:
             (command, env), folder = engines_in_allocation(record, of), None
+        watch, log = [*record.watch, record.controller], record.run / "engines.log"
         try:
-            record.engines = start_guarded(
-                command,
-                [*record.watch, record.controller],
-                record.run / "engines.log",
-                env=env,
-                grace=1.0,
-                remove=folder,
-            )
+            record.engines = start_guarded(command, watch, log, env=env, grace=1.0, remove=folder)
         except BaseException as error:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -39,7 +39,7 @@ def processes_of(record: registry.Record, parts=("watcher", "controller", "engin
 OTHER = """
 import os, signal, sys
 from tutorial_dl import cluster
-from tutorial_dl.cluster import rank_status
+from tutorial_dl.cluster import view
 {first}
 print("READY", flush=True)
 for line in sys.stdin:
@@ -49,7 +49,7 @@ for line in sys.stdin:
 
 
 # What a view in that kernel shows; an engine may need a moment to answer.
-STATES = "print(c.phase, [row.state for row in rank_status.rows(c, seconds=100)])"
+STATES = "print(c.phase, [row.state for row in view.rows(c, seconds=100)])"
 
 
 class Other:
