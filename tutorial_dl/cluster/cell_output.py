@@ -282,11 +282,7 @@ class Output:
 
     def text(self, rank: int) -> str:
         """All that a rank has printed, and its displays and result as text."""
-        parts = self.snapshot()[rank]
-        rows = [
-            row for part in parts for row in (part.rows if isinstance(part, Text) else part.rows())
-        ]
-        return "\n".join(row.whole() for row in rows)
+        return "\n".join(row.whole() for part in self.snapshot()[rank] for row in part.rows)
 
     def printed(self, rank: int, name: str) -> str:
         """All that a rank has printed to "stdout" or "stderr"."""
