@@ -42,13 +42,8 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def descendants(root: int) -> list[int]:
-    """Return the pids of all processes below `root`, parents first (empty without /proc)."""
-    return list(parents(root))
-
-
-def parents(root: int) -> dict[int, int]:
-    """Return {pid: its parent's} of all processes below `root`, parents first."""
+def descendants(root: int) -> dict[int, int]:
+    """Return {pid: its parent's} of all processes below `root`, parents first (Linux)."""
     children: dict[int, list[int]] = {}
     with contextlib.suppress(FileNotFoundError):
         for name in filter(str.isdigit, os.listdir("/proc")):
@@ -66,7 +61,7 @@ def parents(root: int) -> dict[int, int]:
 
 def ranks_below(root: int) -> dict[int, int]:
     """Return {pid: its mpiexec's} of the ranks that Open MPI's mpiexec has started below `root`."""
-    of = parents(root)
+    of = descendants(root)
     inside = {pid for pid in of if is_rank(pid)}
     return {pid: of[pid] for pid in inside if of[pid] not in inside}
 
@@ -108,20 +103,6 @@ class Watched:
         except PermissionError:
             pass
         return self.gone
-
-    def send(self, number: int) -> None:
-        """Send it a signal, which reaches no later process with the same pid."""
-        if self.descriptor is None:
-            if not self.gone:
-                send(self.pid, number)
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            signal.pidfd_send_signal(self.descriptor, number)
-
-    def close(self) -> None:
-        if self.descriptor is not None:
-            os.close(self.descriptor)
-        self.descriptor, self.gone = None, True
 
 
 def reap(child: int) -> int | None:

@@ -57,7 +57,7 @@ class Preloaded:
             env=environment,
             start_new_session=True,
         )
-        found: list[int] = []
+        found: dict[int, int] = {}
         while len(found) < 2 and self.works():  # the server and `cat`: no rank is there yet
             time.sleep(0.01)
             found = guard.descendants(self.process.pid)

@@ -31,6 +31,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import preloaded
+import psutil
+from ended import gone
 from rank_server import RECOVER
 
 from numba_kernels import launch
@@ -62,7 +64,7 @@ class World:
         self.segments = guard.segments()
         self.sockets: dict[int, socket.socket] = {}
         self.pids: dict[int, int] = {}
-        self.held: dict[int, guard.Watched] = {}  # a rank's pid may be another process's later
+        self.held: dict[int, psutil.Process] = {}  # a rank's pid may be another process's later
         self.folder = Path(tempfile.mkdtemp(prefix="world-"))
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.folder / "orders"))
@@ -117,7 +119,8 @@ class World:
                 hello = json.loads(connection.makefile().readline())
                 self.sockets[hello["rank"]] = connection
                 self.pids[hello["rank"]] = hello["pid"]
-                self.held[hello["rank"]] = guard.Watched(hello["pid"])
+                with suppress(psutil.NoSuchProcess):
+                    self.held[hello["rank"]] = psutil.Process(hello["pid"])
 
     def call(self, file: str, function: str, arguments: list, env: dict, timeout: float) -> str:
         """What the ranks printed, rank 0 first; raises CallFailed with it if a rank failed."""
@@ -204,7 +207,10 @@ class World:
 
     def kill(self) -> None:
         """End all processes of the world, by force, with what its ranks have started."""
-        held = [*self.held.values(), *self._started()]
+        held = list(self.held.values())
+        for each in self.held.values():  # what the ranks have started and still runs
+            with suppress(psutil.NoSuchProcess):
+                held += each.children(recursive=True)
         for _ in range(2):  # at the second signal the guard kills what is left
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -213,28 +219,16 @@ class World:
         # The guard has not seen ranks that were forked elsewhere, nor what they have started. When
         # it removed the shared memory that nobody had, one of them may still have had some.
         for each in held:
-            each.send(signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
         deadline = time.monotonic() + END_SECONDS
-        while not all(each.has_ended() for each in held) and time.monotonic() < deadline:
+        while not all(map(gone, held)) and time.monotonic() < deadline:
             time.sleep(0.01)
         guard.remove_abandoned(self.segments)
-        for each in held:
-            each.close()
         self._close()
 
-    def _started(self) -> list[guard.Watched]:
-        """What the ranks have started and still runs."""
-        ranks = [each for each in self.held.values() if not each.has_ended()]
-        found = [guard.Watched(pid) for each in ranks for pid in guard.descendants(each.pid)]
-        # One that ended before it was opened may have left its pid to a process of another parent.
-        below = {pid for each in ranks for pid in guard.descendants(each.pid)}
-        for each in found:
-            if each.pid not in below:
-                each.close()
-        return [each for each in found if not each.gone]
-
     def _close(self) -> None:
-        for file in (*self.written.values(), *self.sockets.values(), *self.held.values()):
+        for file in (*self.written.values(), *self.sockets.values()):
             file.close()
 
     def serves(self, file: str) -> bool:

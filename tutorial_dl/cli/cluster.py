@@ -23,9 +23,9 @@ def show(
     json: flag("Print the clusters as JSON.", "--json") = False,
 ) -> None:
     """List the running clusters: name, engines, profile, host, state and age."""
-    from ..cluster import listing
+    from ..cluster import tables
 
-    entries = listing.list()
+    entries = tables.list()
     print(json_format.dumps([entry._asdict() for entry in entries]) if json else entries)
 
 
@@ -59,7 +59,7 @@ def start(
     launch.check_ranks(ranks)
     lease = load(profile).keep
     from ..cluster import notebook
-    from ..cluster.listing import age
+    from ..cluster.tables import age
 
     keep = next(seconds for seconds in (keep, lease, 3600.0) if seconds is not None)
     cluster = notebook.start(ranks, timeout, profile=profile, name=name, keep=keep, force=force)
@@ -74,13 +74,13 @@ def stop(
     all: flag("Stop all clusters.", "--all") = False,
 ) -> None:
     """Stop a cluster for all notebooks that use it."""
-    from ..cluster import listing
+    from ..cluster import tables
 
     if all and name is not None:
         raise ValueError(f"give either --all or a name, got --all and {name!r}")
-    names = [entry.name for entry in listing.list()] if all else [name]
+    names = [entry.name for entry in tables.list()] if all else [name]
     for each in names:
-        print(f"stopped {listing.stop(each)}")
+        print(f"stopped {tables.stop(each)}")
 
 
 @app.command()

@@ -1,9 +1,14 @@
-"""One batch job that holds all engines of a cluster (Slurm, PBS, LSF): submit, watch, cancel."""
+"""One batch job that holds all engines of a cluster (Slurm, PBS, LSF): submit, watch, cancel.
+
+When it has ended, its system is asked why. The end of the log is looked at for what that does not
+tell: which rank of a job that nobody ended was the first to end, and which node failed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
 import subprocess
 from collections.abc import Sequence
@@ -22,7 +27,13 @@ class System(NamedTuple):
     never: str  # states of a waiting job that no waiting can help
     report: tuple[str, ...]  # followed by the id: what is known of a job, also soon after its end
     cancel: tuple[str, ...]  # followed by the id
+    ends: tuple[tuple[str, str], ...]  # expressions for `report`, and what the first match means
 
+
+LIMIT = "reached its time limit{limit}"
+MEMORY, CANCELLED = "ran out of memory", "was cancelled{by}"
+NODE, PREEMPTED = "ended because {node} failed", "was preempted by another job"
+REQUEUED = "was put back into the queue"
 
 SYSTEMS = {
     "slurm": System(
@@ -37,6 +48,14 @@ SYSTEMS = {
         r"|(Assoc|QOS)Max\w+PerJob(Limit)?)\)",
         ("scontrol", "show", "job", "--oneliner"),
         ("scancel",),
+        (
+            (r"JobState=(?:TIMEOUT|DEADLINE)|Reason=TimeLimit", LIMIT),
+            (r"JobState=(?:NODE_FAIL|BOOT_FAIL)|Reason=NodeDown", NODE),
+            (r"JobState=PREEMPTED", PREEMPTED),
+            (r"JobState=OUT_OF_MEMORY", MEMORY),
+            (r"JobState=REQUEUED", REQUEUED),
+            (r"JobState=CANCELLED", CANCELLED),
+        ),
     ),
     "pbs": System(
         ("qsub",),
@@ -47,6 +66,12 @@ SYSTEMS = {
         r"^Q \(Can Never Run",
         ("qstat", "-x", "-f"),
         ("qdel",),
+        (
+            (r"exceeded resource walltime|Exit_status = -29", LIMIT),
+            (r"exceeded resource (?:v|p)?mem|Exit_status = -27", MEMORY),
+            (r"node fail|Exit_status = -(?:10|11|12)\b", NODE),
+            (r"and terminated|Exit_status = 271\b", CANCELLED),
+        ),
     ),
     "lsf": System(
         ("bsub",),
@@ -57,8 +82,25 @@ SYSTEMS = {
         r"(?!)",  # bsub refuses such jobs
         ("bjobs", "-l"),
         ("bkill",),
+        (
+            (r"TERM_RUNLIMIT|TERM_DEADLINE", LIMIT),
+            (r"TERM_MEMLIMIT|TERM_SWAP", MEMORY),
+            (r"TERM_ZOMBIE|TERM_UNKNOWN_HOST|job has been lost", NODE),
+            (r"TERM_PREEMPT", PREEMPTED),
+            (r"TERM_REQUEUE\w*", REQUEUED),
+            (r"TERM_ADMIN", "was cancelled by an administrator"),
+            (r"TERM_(?:OWNER|FORCE_OWNER|FORCE_ADMIN|EXTERNAL_SIGNAL)", CANCELLED),
+        ),
     ),
 }
+ENDING = re.compile(r"JobState=COMPLETING")  # Slurm: the reason follows
+# The time limit, as the system writes it: "[D-]HH:MM:SS", or LSF's "1.0 min"
+TIME = re.compile(
+    r"\bTimeLimit=(\d[\d:-]*)|Resource_List\.walltime = ([\d:]+)|RUNLIMIT\s+([\d.]+ min)"
+)
+STATUS = re.compile(r"\bExitCode=(\d+):|\bExit_status = (\d+)|[Ee]xit code (\d+)")
+# What a launcher says of ranks that ended, such as "srun: error: n2: task 3: Killed".
+OF_RANKS = re.compile(r"^(?:srun|slurmstepd\S*): error: (\S+: tasks? .*)$", re.MULTILINE)
 OF_A_JOB = re.compile(r"(SLURM|PBS|LSB)_.*")  # environment variables
 
 
@@ -128,13 +170,51 @@ class Job:
         """Whether a job in this state waits for something that will not come."""
         return re.search(SYSTEMS[self.system].never, state) is not None
 
-    def report(self) -> str:
-        """What the batch system knows of the job, in its own words; "" if it does not answer."""
+    def why_ended(self) -> str | None:
+        """Why the job, which has ended, did: "job 31 was cancelled"; None if the reason follows."""
+        answer = ""
         with contextlib.suppress(JobError):
-            return self.ask(SYSTEMS[self.system].report)
+            answer = self._ask(SYSTEMS[self.system].report)
+        for pattern, phrase in SYSTEMS[self.system].ends:
+            if re.search(pattern, answer):
+                found = TIME.search(answer)
+                limit = f" of {next(filter(None, found.groups()))}" if found else ""
+                by = self._cancelled_by() if "{by}" in phrase else ""
+                node = self._failed_nodes(answer) if "{node}" in phrase else ""
+                return f"{self} {phrase.format(limit=limit, by=by, node=node)}"
+        if ENDING.search(answer):
+            return None
+        if found := OF_RANKS.search("\n".join(self.tail())):
+            return f"{self} ended: {found[1]}"
+        status = STATUS.search(answer)
+        number = next(filter(None, status.groups()), "0") if status else "0"
+        return f"{self} ended{f' with exit status {number}' if int(number) else ''}"
+
+    def _cancelled_by(self) -> str:
+        """Such as " by root"; "" if the system does not tell. Slurm's accounting does."""
+        if self.system != "slurm":
+            return ""
+        with contextlib.suppress(JobError, KeyError):
+            said = self._ask(["sacct", "-X", "--noheader", "--parsable2", "--format=State", "-j"])
+            if found := re.search(r"CANCELLED by (\d+)", said):
+                return f" by {pwd.getpwuid(int(found[1])).pw_name}"
         return ""
 
-    def ask(self, command: Sequence[str], about: str | None = None) -> str:
+    def _failed_nodes(self, answer: str) -> str:
+        """The job's nodes that are down, such as "node n2"; "a node" if that is unknown."""
+        # Slurm's list of the job's nodes gets shorter while the job ends; srun's line names one.
+        names = re.findall(r"^srun: error: Node failure on (\S+)", "\n".join(self.tail()), re.M)
+        of = re.search(r"\bNodeList=(\S+)", answer)
+        if not names and self.system == "slurm" and of and of[1] != "(null)":
+            with contextlib.suppress(JobError):
+                # "down*": the star is for a node that does not respond
+                ask = ["sinfo", "--noheader", "--Node", "--format=%N %T", "--nodes"]
+                said = self._ask(ask, of[1]).splitlines()
+                names = [line.split()[0] for line in said if re.search(r" down|\*$", line)]
+        names = sorted(set(names))
+        return f"node{'s'[: len(names) > 1]} {', '.join(names)}" if names else "a node"
+
+    def _ask(self, command: Sequence[str], about: str | None = None) -> str:
         """The output of a command followed by the job's id, or by `about`; else JobError."""
         done = _run([*command, about or self.number])
         if done.returncode != 0:

@@ -11,8 +11,7 @@ from IPython import get_ipython
 from IPython.display import clear_output, publish_display_data
 
 from .cell_layout import Bundle, colours, layout, lines_of
-from .cell_output import Output
-from .rank_screen import CONTROL, Part, Rich, Row
+from .cell_output import CONTROL, Output, Rich, Row
 
 OFTEN = 0.3  # seconds between two updates of a notebook
 RATE = 500_000  # bytes per second; Jupyter's server drops output above twice that
@@ -82,17 +81,22 @@ class Notebook(Page):
         if (changes, self._status) == self._seen or now < self._next:
             return
         self._seen = changes, self._status
-        bundles = self._bundles() if self.output is not None and self.stream else []
-        sent = self._show(with_status(bundles, self._status))
+        bundles = self._bundles() if self.stream else []
+        if self._status and bundles and bundles[-1].data.keys() == {"text/plain"}:
+            text = bundles.pop().data["text/plain"]
+            bundles.append(Bundle({"text/plain": f"{text}\n{self._status}"}))
+        elif self._status:
+            bundles.append(Bundle({"text/plain": self._status}))
+        sent = self._show(bundles)
         took = time.monotonic() - now
         self._next = now + max(OFTEN, 10 * took, sent / RATE)
 
     def _bundles(self) -> list[Bundle]:
-        return layout(self.output.snapshot(), self.groupby)
+        return [] if self.output is None else layout(self.output.snapshot(), self.groupby)
 
     def end(self) -> None:
         self._status = ""
-        bundles = self._bundles() if self.output is not None else []
+        bundles = self._bundles()
         if len(bundles) < len(self._shown) and alone():
             # An output that is replaced by nothing would leave a blank strip.
             clear_output(wait=bool(bundles))
@@ -114,15 +118,6 @@ class Notebook(Page):
             self._shown[place : place + 1] = [(name, bundle)]
             sent += sum(len(each) for each in bundle.data.values() if isinstance(each, str))
         return sent
-
-
-def with_status(bundles: list[Bundle], text: str) -> list[Bundle]:
-    """The bundles, and the status as the last lines of the last one if that is text."""
-    if not text:
-        return bundles
-    if bundles and bundles[-1].data.keys() == {"text/plain"}:
-        return [*bundles[:-1], Bundle({"text/plain": f"{bundles[-1].data['text/plain']}\n{text}"})]
-    return [*bundles, Bundle({"text/plain": text})]
 
 
 def alone() -> bool:
@@ -154,7 +149,7 @@ class Terminal(Page):
 
     def _print(self, ended: bool) -> None:
         for rank, shown in self.output.take(ended):
-            for row in [shown] if isinstance(shown, Row) else shown.rows():
+            for row in [shown] if isinstance(shown, Row) else shown.rows:
                 self.status("")
                 line = colours(CONTROL.sub("", row.whole()), {}, row.name)  # they end with the line
                 stream = sys.stderr if row.name == "stderr" else sys.stdout
@@ -167,11 +162,10 @@ class Terminal(Page):
         parts = self.output.snapshot()
         if self.stream:
             self._print(ended=True)
-            parts = {rank: [p for p in parts[rank] if is_result(p)] for rank in parts}
+            parts = {
+                rank: [part for part in shown if isinstance(part, Rich) and part.result]
+                for rank, shown in parts.items()
+            }
         for line in lines_of(layout(parts, self.groupby)):
             print(line, flush=True)
         self.output = None
-
-
-def is_result(part: Part) -> bool:
-    return isinstance(part, Rich) and part.result

@@ -5,15 +5,19 @@ wait for it in a call that can't be interrupted. Only the first failure matters 
 """
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 from ipyparallel.error import EngineError, TaskAborted
+from IPython import get_ipython
 
+from .parcels import CannotSend, pack
 from .protocol import Severity
 from .rank_status import ranks
 
 OFFER = "c.restart() gives new engines (their variables are lost)"
+MISSING = re.compile(r"^name '(\w+)' is not defined", re.MULTILINE)
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -94,3 +98,36 @@ def explain(failures: Mapping[int, Failure]) -> tuple[list[str], str]:
     others = {rank: " ".join(str(failures[rank]).split()) for rank in order if rank not in same}
     summary += [f"rank {rank}: {line}" for rank, line in others.items()]
     return summary, cause.traceback
+
+
+def hints(failures: Mapping, cluster) -> list[str]:
+    """One line on how ranks get the name that they miss, if this notebook has it; else none."""
+    errors = [each.message for each in failures.values() if each.name == "NameError"]
+    match, shell = MISSING.search("\n".join(errors)), get_ipython()
+    if not match or shell is None or match[1] not in shell.user_ns:
+        return []
+    name, value = match[1], shell.user_ns[match[1]]
+    if name in shell.user_ns_hidden:  # IPython's own
+        return []
+    called = next((key for key, each in shell.user_ns.items() if each is cluster), "c")
+    verb, advice = "exists", f'{called}["{name}"] = {name} sends it'
+    if statement := _import_of(name, value):
+        verb, advice = "is imported", f"write {statement} in a %%px cell"
+    else:
+        try:
+            pack(value)
+        except CannotSend:
+            advice = "make it in a %%px cell"
+    return [f"{name} {verb} in the notebook, not on the ranks: {advice}"]
+
+
+def _import_of(name: str, value: object) -> str:
+    """The import statement that gives `name` this value; "" if none does."""
+    if isinstance(value, ModuleType):
+        alias = "" if name == value.__name__ else f" as {name}"
+        return f"import {value.__name__}{alias}"
+    where, own = getattr(value, "__module__", None), getattr(value, "__name__", None)
+    for module in (str(where).partition(".")[0], where):  # a package shows most of what it has
+        if own and module != "__main__" and getattr(sys.modules.get(module), own, None) is value:
+            return f"from {module} import {own}{'' if own == name else f' as {name}'}"
+    return ""

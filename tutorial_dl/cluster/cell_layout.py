@@ -13,10 +13,11 @@ from __future__ import annotations
 import base64
 import html
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from .rank_screen import Part, Rich, Row, Text
+from .cell_output import Part, Rich, Row, Text
 from .rank_status import ranks
 
 LINES, FEWEST = 100, 10  # lines shown of all output between two figures; of one rank, at least
@@ -54,8 +55,8 @@ def layout(output: Mapping[int, list[Part]], groupby: str = "order") -> list[Bun
     if groupby == "engine":
         return [each for rank in sorted(output) for each in layout({rank: output[rank]})]
     page = _Page()
-    texts: list[dict[int, Text]] = []
-    rich: list[dict[int, Rich]] = []
+    texts: dict[int, dict[int, Text]] = defaultdict(dict)  # by place, then by rank
+    rich: dict[int, dict[int, Rich]] = defaultdict(dict)
     results: dict[int, Rich] = {}
     for rank in sorted(output):
         place = 0
@@ -63,22 +64,17 @@ def layout(output: Mapping[int, list[Part]], groupby: str = "order") -> list[Bun
             if isinstance(part, Rich) and part.result:
                 results[rank] = part
             elif isinstance(part, Rich):
-                _at(rich, place)[rank] = part
+                rich[place][rank] = part
                 place += 1
             else:
-                said = _at(texts, 0 if groupby == "type" else place)
+                said = texts[0 if groupby == "type" else place]
                 before = said.get(rank, Text([]))
                 said[rank] = Text(before.rows + part.rows, part.partial)
-    for place in range(max(len(texts), len(rich))):
-        page.text(_at(texts, place))
-        page.displays(_at(rich, place))
+    for place in range(1 + max([*texts, *rich], default=-1)):
+        page.text(texts[place])
+        page.displays(rich[place])
     page.displays(results)
     return page.bundles()
-
-
-def _at(places: list[dict], place: int) -> dict:
-    places += [{} for _ in range(len(places), place + 1)]
-    return places[place]
 
 
 class _Page:
@@ -119,7 +115,7 @@ class _Page:
         for members in groups.values():
             each, label = rich[members[0]], f"{ranks(members)}:"
             if each.data.keys() <= {"text/plain"}:
-                rows, most = each.rows(), max(FEWEST, LINES // len(groups))
+                rows, most = each.rows, max(FEWEST, LINES // len(groups))
                 counts = dict.fromkeys(members, len(rows))
                 self._lines += _labelled(Shared(rows, False, counts), most)
             else:
@@ -228,7 +224,7 @@ def _grid(labels: list[str], cells: list[str], figures: list[tuple[str, Rich]]) 
     if len(parts) % 2 == 0:  # in pairs: four figures are never three and one
         parts = [_columns(pair, WIDTH) for pair in zip(parts[::2], parts[1::2], strict=True)]
         width = 2 * WIDTH + 1
-    texts = ("\n".join(row.text for row in each.rows()) for _, each in figures)
+    texts = ("\n".join(row.text for row in each.rows) for _, each in figures)
     text = "\n".join(map(" ".join, zip(labels, texts, strict=True)))
     return Bundle({"text/html": _columns(parts, width), "text/plain": text})
 

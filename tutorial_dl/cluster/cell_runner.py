@@ -3,9 +3,8 @@
 import ast
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent import futures
-from pathlib import Path
 
 import psutil
 from ipyparallel.client.magics import ParallelMagics
@@ -15,17 +14,18 @@ from IPython.core.inputtransformer2 import TransformerManager
 from . import cell_display
 from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout
 from .cell_output import Output
-from .engine_probe import PATIENCE, Asking
+from .client import PATIENCE
 from .job_watch import JobWatch
 from .process_watch import Deaths
-from .processes import connection_file
 from .protocol import About, Doing
-from .rank_status import BLOCKED, STILL, positions, ranks
-from .running_cell import EVERY, Cell, still_run, unfinished
+from .rank_status import BLOCKED, STILL, positions, ranks, still
+from .registry import Record
+from .running_cell import EVERY, Cell, unfinished
 
 # Seconds until a line says what the ranks do; -1, never, where nobody looks on.
 STATUS_AFTER = 2 if ParallelMagics.stream_output else -1
 WAITS = "this cell runs when they are done; the stop button ends the wait"
+FIND_FILES = ("sys.path.insert", "sys.path.append", "os.chdir")  # calls that imports may need
 ENDING = 2.0  # seconds that a rank gets to end a cell that was given up on it
 
 
@@ -39,17 +39,15 @@ class Cells:
         self.left: dict[int, Cell] = {}  # by rank: a cell that was given up and still blocks it
         self.deaths: Deaths | None = None
 
-    def attach(self, folder: Path) -> None:
+    def attach(self, record: Record) -> None:
         """Set up for new engines, once they answer."""
         self.detach()
         self.client, self.now, self.left = self.cluster.client, {}, {}
-        places = enumerate(self.cluster.places)
-        self.deaths = Deaths(
-            {rank: process for rank, (_, process, *_) in places if process}, folder
-        )
-        self.asking = Asking(self.client, folder)
-        job, connection = self.cluster.job, connection_file(folder, "engine")
-        hosts = [host for host, *_ in self.cluster.places]
+        places = self.cluster.places
+        processes = {rank: process for rank, (_, process, *_) in enumerate(places) if process}
+        self.deaths = Deaths(processes, record.run)
+        job, connection = record.batch_job(), record.connection_file("engine")
+        hosts = [host for host, *_ in places]
         self.job = job and JobWatch(job, self.client, connection, self.deaths, hosts)
 
     def detach(self) -> None:
@@ -78,10 +76,12 @@ class Cells:
         self.left = unfinished(self.left)
         return {rank: cell for rank, cell in self.left.items() if rank in targets}
 
-    def ask(self, cells: Mapping[int, Cell], seconds: float = 0.3) -> dict[int, Doing]:
-        """What ranks do that run these cells."""
-        codes = {rank: cell.code for rank, cell in cells.items()}
-        return self.asking.ask(list(codes), codes, seconds)
+    def ask(
+        self, ranks: Iterable[int], seconds: float = 0.3, signal: bool = True
+    ) -> dict[int, Doing]:
+        """What these ranks do; see `Client.doing`."""
+        codes = {rank: cell.code for rank, cell in (self.now | self.left).items()}
+        return self.client.doing(ranks, codes, seconds, signal)
 
     def stopped(self, rank: int) -> bool:
         """Whether a signal has stopped the rank's process, as far as that is known here."""
@@ -126,29 +126,27 @@ class Cells:
         if not self.left:
             return
         self.check([])  # the next line needs engines
-        chosen = self.client.ranks_of(targets)
-        began, said = time.monotonic(), False
+        chosen, began = self.client.ranks_of(targets), time.monotonic()
         try:
             self.check(chosen)
             while left := self._left(chosen):
                 lines = self._still(left)
                 if timeout is not None and time.monotonic() - began > timeout:
                     raise CellTimeout([f"the cell was not run within {timeout:g} s", *lines, OFFER])
-                said, text = True, "\n".join([*lines, WAITS, OFFER])
-                if page.shows_status():
-                    page.status(text)
-                else:
+                text = "\n".join([*lines, WAITS, OFFER])
+                page.status(text)
+                if not page.shows_status():
                     page.say_once("free", text)
                 futures.wait([cell.replies[rank] for rank, cell in left.items()], EVERY)
-        except BaseException as error:
+            page.status("")
+        except KeyboardInterrupt:
             page.end()
-            if not isinstance(error, KeyboardInterrupt):
-                raise
             left = self._left(chosen)
             lines = [*self._still(left), OFFER] if left else []
             raise CellInterrupted(["interrupted: the cell was not run", *lines]) from None
-        if said:
-            page.status("")
+        except BaseException:
+            page.end()
+            raise
 
     def _still(self, left: Mapping[int, Cell]) -> list[str]:
         """Which of these ranks still run which cell, a line per place; CellError if forever."""
@@ -157,7 +155,7 @@ class Cells:
         answers = self.ask(left)
         if stuck := {rank: doing for rank, doing in answers.items() if doing.blocked > BLOCKED}:
             raise CellError([*positions(stuck, STILL), OFFER])
-        return still_run(left, answers)
+        return still(left, answers)
 
     def run(
         self, code: str, targets="all", timeout: float | None = None, buffers: Sequence = ()
@@ -191,10 +189,10 @@ class Cells:
         # The engines see that they run the same cell. Its number is greater than that of any
         # earlier cell, also of other notebooks that have joined.
         number = time.time_ns()
-        before = [self.now[rank] for rank in chosen if rank in self.now]
-        waiting = [cell.about.reported for cell in before if cell.pending() and not cell.waited]
-        about = About(number, min(waiting, default=number - 1), status, number_here())
         earlier = {rank: self.now[rank] for rank in chosen if rank in self.now}
+        queue = [cell for cell in earlier.values() if cell.pending() and not cell.waited]
+        reported = min((cell.about.reported for cell in queue), default=number - 1)
+        about = About(number, reported, status, number_here())
         output = Output(chosen)
         result = self.client.send_cell(code, chosen, about, output, buffers)
         cell = Cell(self, code, result, output, about, timeout, earlier)
@@ -218,20 +216,16 @@ class Cells:
             tree = ast.parse(TransformerManager().transform_cell(code))
             for node in tree.body:
                 text = ast.unparse(node)
-                new = isinstance(node, ast.Import | ast.ImportFrom) and text not in found
-                if new or leads_to_files(node):
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    wanted = text not in found
+                else:
+                    call = node.value if isinstance(node, ast.Expr) else None
+                    wanted = isinstance(call, ast.Call) and ast.unparse(call.func) in FIND_FILES
+                    # Variables are gone.
+                    wanted = wanted and all(isinstance(each, ast.Constant) for each in call.args)
+                if wanted:
                     found.append(text)
         return "\n".join(found)
-
-
-def leads_to_files(node: ast.stmt) -> bool:
-    """Whether it is a call that later imports need, as in `sys.path.append("my_folder")`."""
-    call = node.value if isinstance(node, ast.Expr) else None
-    return (
-        isinstance(call, ast.Call)
-        and ast.unparse(call.func) in ("sys.path.insert", "sys.path.append", "os.chdir")
-        and all(isinstance(each, ast.Constant) for each in call.args)  # variables are gone
-    )
 
 
 def number_here() -> int | None:

@@ -3,24 +3,42 @@
 It has no public name for whether a client is closed, for an engine's UUID, for the reply of each
 engine, for messages of a new kind to an engine's control thread, or for metadata of a cell. The
 two classes here derive from ipyparallel's to reach its private names, and no other file uses these.
+Engines are asked what they do without waiting for those that can't answer.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 
 import ipyparallel as ipp
+from ipyparallel.error import NoEnginesRegistered
 
 from . import cell_display
 from .cell_output import Output
-from .protocol import ABOUT, About
+from .protocol import ABOUT, QUESTION, WRITE, About, Doing, position_file
+
+PATIENCE = 1.0  # seconds after which an answer is no longer expected; engines share their cores
+# At the first of these calls on a communicator, mpi4py duplicates it and holds the GIL meanwhile.
+KEEPS_GIL = re.compile(r"\.(reduce|allreduce|scan|exscan)\(")
+FRAME = re.compile(r'  File "(.*)", line (\d+) in ')  # a line of faulthandler's output
 
 
 class Client(ipp.Client):
     """A client that can ask engines, and send cells with metadata."""
+
+    def __init__(self, connection: Path, timeout: float):
+        super().__init__(str(connection), timeout=timeout)
+        self._run = connection.parents[1]  # where engines that can't answer write their position
+        self._questions: dict[int, tuple[float, Future]] = {}
+        self._one_at_a_time = threading.Lock()  # a live view asks from a thread
 
     @property
     def connected(self) -> bool:
@@ -48,12 +66,58 @@ class Client(ipp.Client):
                 return True
         return False
 
-    def ask(self, rank: int, question: str) -> Future | None:
-        """Send a question to an engine's control thread; None if the engine is not connected."""
+    def ask(self, rank: int) -> Future | None:
+        """Send QUESTION to an engine's control thread; None if the engine is not connected."""
         uuid = self._engines.get(rank)
         if uuid is None or self._closed:
             return None
-        return self._send(self._control_stream, question, content={}, ident=uuid.encode())
+        return self._send(self._control_stream, QUESTION, content={}, ident=uuid.encode())
+
+    def doing(
+        self, ranks: Iterable[int], codes: Mapping[int, str], seconds: float, signal: bool = True
+    ) -> dict[int, Doing]:
+        """What engines that run the cells `codes` do, for those that respond within `seconds`.
+
+        `signal`: whether those that can't answer are sent a signal at which they write where they
+        are; that may take 0.3 s per engine.
+        """
+        found = {}
+        with self._one_at_a_time:
+            for rank in ranks:
+                if rank not in self._questions and (question := self.ask(rank)):
+                    self._questions[rank] = time.monotonic(), question
+            asked = {rank: self._questions[rank] for rank in ranks if rank in self._questions}
+            futures.wait([question for _, question in asked.values()], timeout=seconds)
+            for rank, (since, question) in asked.items():
+                silent, code = time.monotonic() - since, codes.get(rank, "")
+                if question.done():
+                    del self._questions[rank]
+                    found[rank] = Doing(**question.result()["content"])
+                elif signal and silent > PATIENCE and (doing := self._written(rank, silent, code)):
+                    found[rank] = doing
+        return found
+
+    def _written(self, rank: int, silent: float, code: str) -> Doing | None:
+        """The position in the cell `code` that an engine writes to its file at a signal."""
+        file = position_file(self._run, rank)
+        if not file.exists():
+            return None  # don't send the signal: the engine has no handler for it
+        before = file.stat().st_size
+        with contextlib.suppress(NoEnginesRegistered, LookupError):  # it has ended meanwhile
+            self.send_signal(int(WRITE), targets=rank, block=False)
+        end = time.monotonic() + 0.3
+        while file.stat().st_size == before and time.monotonic() < end:
+            time.sleep(0.01)
+        with file.open(errors="replace") as lines:
+            lines.seek(before)
+            frames = FRAME.findall(lines.read())
+        cells = [int(line) for name, line in frames if "ipykernel_" in name]
+        if not cells:
+            return None
+        line = cells[-1]  # the outermost frame: functions may come from earlier cells
+        text = (["", *code.splitlines()] + [""] * line)[line].strip()
+        mpi = "ipykernel_" in frames[0][0] and len(cells) == 1 and bool(KEEPS_GIL.search(text))
+        return Doing("running", text, line, mpi, silent, 0, 0.0)
 
     def send_cell(
         self, code: str, ranks: Sequence[int], about: About, output: Output, buffers: Sequence = ()

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import faulthandler
 import os
+import signal
 import sys
 import threading
 import time
@@ -26,12 +27,14 @@ from ipyparallel.engine import app
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Type
 
+from numba_kernels.shared.segments import unlink_segments
+
 from ..tensorflow_chatter import hide_tensorflow_chatter
-from .engine_activity import Shares
-from .engine_end import Ending
-from .engine_main_thread import MainThread
+from .batch_job import OF_A_JOB
+from .engine_main_thread import MainThread, Shares
 from .protocol import ABOUT, QUESTION, WRITE, About, Severity, pipe, position_file
 
+ENDING = 2  # seconds that SIGTERM leaves an idle engine in a batch job
 # After 2 s without a heartbeat, the kernel of this node asks the controller's each second whether
 # the connection still stands; if it does not, the engine connects again (controller.py).
 KEEPALIVE = {
@@ -71,8 +74,38 @@ class Compiler(XCachingCompiler):
             return "Cell", self.labels[name]
         return super().format_code_name(name)
 
-    def is_cell(self, file: str) -> bool:
-        return self.format_code_name(file) is not None
+
+class Ending:
+    """Decides what SIGTERM does to this engine; nothing changes outside a batch job.
+
+    The last thing that an engine does is to wait in MPI_Finalize for all ranks and for the
+    launcher. But when a job is cancelled, the launcher ends first, so engines would wait until the
+    batch system kills them. So an idle engine ends in order, which closes what Python keeps open,
+    but is ended if that takes long. One that runs a cell, perhaps in a call that nothing can
+    interrupt, ends at once, as programs do by default.
+    """
+
+    def __init__(self) -> None:
+        self._in_job = any(map(OF_A_JOB.fullmatch, os.environ))
+        self._in_order = signal.getsignal(signal.SIGTERM)  # ipyparallel's handler
+        unlink_segments()
+        self.idle()
+
+    def idle(self) -> None:
+        if self._in_job:
+            signal.signal(signal.SIGTERM, self._leave)
+
+    def busy(self) -> None:
+        if self._in_job:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _leave(self, number: int, frame: object) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process wherever it is
+        signal.alarm(ENDING)
+        if callable(self._in_order):
+            self._in_order(number, frame)
+        else:
+            sys.exit(128 + number)
 
 
 class Kernel(IPythonParallelKernel):
@@ -88,7 +121,8 @@ class Kernel(IPythonParallelKernel):
 
         super().__init__(**kwargs)
         self.shares = Shares(activity.kind, activity.calls, activity.KINDS)
-        self.main_thread = MainThread(self.shares, self.shell.compile.is_cell)
+        names = self.shell.compile.format_code_name
+        self.main_thread = MainThread(self.shares, lambda file: names(file) is not None)
         self.running = False
         self.error: BaseException | None = None  # of the cell whose reply has not been sent yet
         self.failures: dict[str, int] = {}  # by session of a client: its last cell that failed here
@@ -229,7 +263,7 @@ def prepare(folder: str) -> list:
         opened.append(os.fdopen(owners, "wb", buffering=0))
         faulthandler.register(WRITE, opened[-1], all_threads=False)
     world_of(MPI.COMM_WORLD)  # so that a rank that waits while the first team is made sees failures
-    MPI.COMM_WORLD.allreduce(0)  # the first call holds the GIL: see KEEPS_GIL in engine_probe.py
+    MPI.COMM_WORLD.allreduce(0)  # the first call holds the GIL: see KEEPS_GIL in client.py
     return opened
 
 

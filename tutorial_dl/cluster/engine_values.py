@@ -1,4 +1,4 @@
-"""Runs on every engine: evaluates, assigns and calls what the notebook asks for (variables.py).
+"""Runs on every engine: evaluates, assigns, calls, records what the notebook asks for.
 
 A request is a cell with a parcel (parcels.py); the rank publishes the parcel of the result. As it
 is a cell, its output is shown, and a failure reaches the other ranks.
@@ -7,7 +7,6 @@ is a cell, its output is shown, and a failure reaches the other ranks.
 import contextlib
 import functools
 import linecache
-from collections.abc import Callable
 from types import CodeType
 
 from . import parcels
@@ -17,6 +16,7 @@ from .protocol import VALUE
 CODE = f'__import__("{__name__}", fromlist=["_"]).answer()'
 SENT = "_tutorial_dl_sent"  # holds a value while it is assigned
 
+_recording = None  # the recording in progress, of %%mpi --trace
 _texts: set[str] = set()  # names of what was compiled here
 
 
@@ -28,55 +28,46 @@ def answer() -> None:
     request, shell = kernel.get_parent("shell"), kernel.shell
     try:
         sources, *buffers = request["buffers"]
-        _show_sources(shell, parcels.unpack([sources]))
-        what, *rest = parcels.unpack(buffers)
-        result = {"get": _get, "set": _set, "delete": _delete, "run": _run}[what](shell, *rest)
-        kernel.publish(VALUE, result)
+        # Let tracebacks and the cluster's table show cells of the notebook that define functions.
+        for file, (name, text) in parcels.unpack([sources]).items():
+            lines = text.splitlines(keepends=True)
+            linecache.cache[file] = len(text), None, lines, file  # None: keep it, there is no file
+            shell.compile.labels[file] = name
+        kernel.publish(VALUE, _result(shell, *parcels.unpack(buffers)))
     except BaseException as error:
         _shorten(shell, error)
         raise
 
 
-def _get(shell, expression: str) -> list:
-    value = eval(_compiled(shell, expression, "eval"), shell.user_ns)
-    advice = "ask for a part of it, such as an attribute, or compute in a %%px cell"
-    return _packed(value, f"{expression} is", advice)
-
-
-def _packed(value: object, what: str, advice: str) -> list:
+def _result(shell, what: str, text: str, *values) -> list:
+    """The parcel of an expression's value ("get"), of a function's result ("run"), or of None."""
+    if what == "do":
+        shell.user_ns[SENT] = values[0]
+        try:
+            exec(_compiled(shell, text, "exec"), shell.user_ns)
+        finally:
+            shell.user_ns.pop(SENT, None)
+        return parcels.pack(None)[0]
+    if what == "get":
+        value = eval(_compiled(shell, text, "eval"), shell.user_ns)
+        told = f"{text} is"
+        advice = "ask for a part of it, such as an attribute, or compute in a %%px cell"
+    else:
+        function, args, kwargs = values
+        inner = function.func if isinstance(function, functools.partial) else function
+        if getattr(inner, "__module__", "") == "__main__":  # pickled by value, with its own globals
+            for name, value in shell.user_ns.items():  # what the notebook does not have
+                getattr(inner, "__globals__", {}).setdefault(name, value)
+        call = _compiled(shell, f"{text}(*args, **kwargs)", "eval")
+        value = eval(call, {"args": args, "kwargs": kwargs, text: function})
+        told, advice = f"{text} returned", "return a part of it"
     try:
         return parcels.pack(value, on_rank=True)[0]
     except parcels.CannotSend as error:
         kind = parcels.kind(value)
         raise parcels.CannotSend(
-            f"{what} {kind}, which can't be sent to the notebook ({error}): {advice}"
+            f"{told} {kind}, which can't be sent to the notebook ({error}): {advice}"
         ) from None
-
-
-def _set(shell, target: str, value: object) -> list:
-    shell.user_ns[SENT] = value
-    try:
-        exec(_compiled(shell, f"{target} = {SENT}", "exec"), shell.user_ns)
-    finally:
-        shell.user_ns.pop(SENT, None)
-    return parcels.pack(None)[0]
-
-
-def _delete(shell, target: str) -> list:
-    exec(_compiled(shell, f"del {target}", "exec"), shell.user_ns)
-    return parcels.pack(None)[0]
-
-
-def _run(shell, function: Callable, args: tuple, kwargs: dict) -> list:
-    inner = function.func if isinstance(function, functools.partial) else function
-    if getattr(inner, "__module__", "") == "__main__":  # pickled by value, with globals of its own
-        for name, value in shell.user_ns.items():  # what the notebook does not have
-            getattr(inner, "__globals__", {}).setdefault(name, value)
-    name = getattr(function, "__name__", "")
-    name = name if name.isidentifier() else "function"
-    call = _compiled(shell, f"{name}(*args, **kwargs)", "eval")
-    value = eval(call, {"args": args, "kwargs": kwargs, name: function})
-    return _packed(value, f"{name} returned", "return a part of it")
 
 
 def _compiled(shell, text: str, mode: str) -> CodeType:
@@ -84,17 +75,6 @@ def _compiled(shell, text: str, mode: str) -> CodeType:
     file = shell.compile.cache(text, 0, text)
     _texts.add(file)
     return compile(text, file, mode)
-
-
-def _show_sources(shell, sources: dict[str, tuple[str, str]]) -> None:
-    """Let tracebacks and the cluster's table show cells of the notebook that define functions.
-
-    `sources`: {file: (name of the cell such as "In[12]", its text)}.
-    """
-    for file, (name, text) in sources.items():
-        lines = text.splitlines(keepends=True)
-        linecache.cache[file] = len(text), None, lines, file  # None: keep it, there is no file
-        shell.compile.labels[file] = name
 
 
 def _shorten(shell, error: BaseException) -> None:
@@ -108,3 +88,19 @@ def _shorten(shell, error: BaseException) -> None:
         lines = shell.InteractiveTB.structured_traceback(type(error), error, trace, tb_offset=0)
     with contextlib.suppress(AttributeError, TypeError):  # an exception without a __dict__
         error._render_traceback_ = lambda: lines
+
+
+def begin_recording() -> None:
+    """Begin to record what the rank does."""
+    global _recording
+    from tutorial_dl.training import timeline
+
+    end_recording()  # a recording left by a cell that never ended
+    _recording = timeline.record().start()
+
+
+def end_recording() -> dict | None:
+    """End and return the recording."""
+    global _recording
+    running, _recording = _recording, None
+    return None if running is None else running.stop().taken

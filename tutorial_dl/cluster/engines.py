@@ -34,7 +34,6 @@ from .client import Client
 from .lease import Lease
 from .process_watch import lives
 from .registry import ClusterError, Record, short_tracebacks
-from .startup import Startup
 from .variables import Ranks, is_names, selected
 
 _running: Cluster | None = None  # one cluster per kernel, because %%px uses one
@@ -111,11 +110,6 @@ class Cluster(Ranks):
     def name(self) -> str:
         return self._record.name
 
-    def rename(self, name: str) -> None:
-        """Give it the name of the cluster that it replaces."""
-        self._record.name = name
-        self._record.save()
-
     @property
     def local(self) -> bool:
         """Whether its engines run on this machine."""
@@ -136,7 +130,7 @@ class Cluster(Ranks):
         """ "running" or "restarting"; "replaced" by another notebook; "stopped"; or "left"."""
         now = self._record.now()
         if self.connected:
-            if self.cells.asking.client is not self.client:
+            if self.cells.client is not self.client:
                 return "restarting"
             if now is None:
                 return "stopped"  # by another process
@@ -148,7 +142,7 @@ class Cluster(Ranks):
     def bring_up(self) -> None:
         """Start everything, or what a restart has ended; nothing is left if that fails."""
         record, self._ends = self._record, False
-        starts = Startup(record, self._profile, self.timeout)
+        starts = processes.Startup(record, self._profile, self.timeout)
         atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
         try:
@@ -180,13 +174,13 @@ class Cluster(Ranks):
             starts.progress.clear()
 
     def _connect(self) -> None:
-        file = processes.connection_file(self._record.run, "client")
+        file = self._record.connection_file("client")
         # The logger is that of the application: IPython's in a terminal, a kernel's in a notebook.
         logger = traitlets.log.get_logger()
         getattr(logger, "logger", logger).addFilter(_says_nothing_of_signing)
         seconds = min(self.timeout, 60)
         try:
-            self.client = Client(str(file), timeout=seconds)
+            self.client = Client(file, seconds)
         except TimeoutError:
             raise ClusterError(f"the controller did not answer within {seconds:g} s") from None
 
@@ -220,7 +214,7 @@ class Cluster(Ranks):
         """Wait until what engines print arrives here; only an idle engine can be asked for it."""
         self._connect()
         self._activate()
-        doing = self.cells.asking.ask(list(self.client.ids), {}, 1.0)
+        doing = self.cells.ask(self.client.ids, 1.0)
         for rank in [rank for rank, each in doing.items() if each.state == "idle"][:1]:
             self.client.wait_for_first_output(rank)
 
@@ -241,7 +235,7 @@ class Cluster(Ranks):
             (host, registry.find(named) if host == here else None, int(named[0]), uuid)
             for host, named, uuid in self._record.places
         ]
-        self.cells.attach(self._record.run)
+        self.cells.attach(self._record)
         magics.activate(self)
 
     def status(self) -> list[Engine]:

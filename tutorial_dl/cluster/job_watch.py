@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 import time
 from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
 
-from . import job_end
 from .batch_job import Job
 from .process_watch import Deaths
-from .protocol import QUESTION
 from .rank_status import ranks
 
 # Seconds after which a connection that was lost counts as lost for good, and an engine that has not
@@ -68,7 +67,9 @@ class JobWatch:
             self._decided.wait(AT_ONCE)
             if self._ending:
                 self._decided.wait(COMPLETES)
-        if self.why is None or (job_end.nobody_ended(self.job, self.why) and self.deaths.first):
+        # What ran in the job ended it, if nobody and nothing else did.
+        by_itself = re.match(f"{self.job} ended(?! because)", self.why or "")
+        if self.why is None or (by_itself and self.deaths.first):
             return []  # still running, or it is known which engine ended first
         new = "gives new engines" if self._runs else "submits a new job"
         return [f"{self.why}: c.restart() {new} (variables are lost)"]
@@ -81,8 +82,13 @@ class JobWatch:
                 ask_at = 0.0
             missing = self._missing()
             if self._runs and missing == 0:
-                self._is_back()
-            if not (asked or missing or self._sign()):
+                # The engines that were cut off have connected again, so cells may run.
+                self.why, self._runs = None, False
+                self._decided.clear()
+                if not self.deaths.first:
+                    self.deaths.happened.clear()
+            fewer = len(self.client.uuids) < self._engines
+            if not (asked or missing or fewer or self.deaths.happened.is_set()):
                 since = None
                 continue
             now = time.monotonic()
@@ -94,31 +100,15 @@ class JobWatch:
     def _find_out(self) -> None:
         """Ask what is so, and tell the cell that runs if it can't go on."""
         if self.job.state() is None:
-            self._ending = True
-            self.why, self._runs = self._reason(), False
+            self._ending, end = True, time.monotonic() + COMPLETES
+            while (why := self.job.why_ended()) is None and time.monotonic() < end:
+                time.sleep(LOOK)
+            self.why, self._runs = why or f"{self.job} ended", False
         elif self.why is None:
             self.why = self._cut_off()
         if self.why is not None:
             self._decided.set()
             self.deaths.happened.set()  # ends the cell that runs
-
-    def _reason(self) -> str:
-        end = time.monotonic() + COMPLETES
-        while (why := job_end.why(self.job, self.job.report())) is None:
-            if time.monotonic() > end:
-                return f"{self.job} ended"
-            time.sleep(LOOK)
-        return why
-
-    def _is_back(self) -> None:
-        """The engines that were cut off have connected again, so cells may run."""
-        self.why, self._runs = None, False
-        self._decided.clear()
-        if not self.deaths.first:
-            self.deaths.happened.clear()
-
-    def _sign(self) -> bool:
-        return self.deaths.happened.is_set() or len(self.client.uuids) < self._engines
 
     def _missing(self) -> int:
         """How many engines have lost their connection; -1 if the controller has ended."""
@@ -130,7 +120,7 @@ class JobWatch:
             self._cut = None
         elif self._cut is None:
             self._cut = time.monotonic()
-            self._questions = {rank: self.client.ask(rank, QUESTION) for rank in self.client.uuids}
+            self._questions = {rank: self.client.ask(rank) for rank in self.client.uuids}
         return missing
 
     def _is_cut_off(self) -> bool:

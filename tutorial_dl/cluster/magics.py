@@ -3,15 +3,19 @@
 import contextlib
 import copy
 import re
+from collections.abc import Iterator
 
 from ipyparallel.client.magics import ParallelMagics
 from IPython import get_ipython
 from IPython.core import magic_arguments
 from IPython.core.error import UsageError
+from IPython.display import display
 
 from . import cell_display
 from .cell_runner import STATUS_AFTER
-from .traced_cell import drawn
+from .engine_values import begin_recording, end_recording
+
+SECONDS = 60.0  # longest wait for engines to begin or end a recording; they may import Numba
 
 
 class ClusterMagics(ParallelMagics):
@@ -92,6 +96,29 @@ class ClusterMagics(ParallelMagics):
         self.cluster.cells.free(ranks, args.timeout, page)  # so that the drawing can begin
         with drawn(self.cluster.cells, ranks) if args.trace else contextlib.nullcontext():
             self.parallel_execute(cell, block=True, targets=ranks, timeout=args.timeout, page=page)
+
+
+@contextlib.contextmanager
+def drawn(cells, ranks: list[int]) -> Iterator[None]:
+    """Record the engines inside the block and draw the timeline at its end, also after a failure.
+
+    Ranks that are blocked or lost have no row.
+    """
+    from tutorial_dl.training import timeline
+
+    cells.check(ranks)
+    cells.client[ranks].apply_async(begin_recording).get(timeout=SECONDS)
+    try:
+        yield
+    finally:
+        back = [rank for rank in ranks if rank not in cells.now or not cells.now[rank].pending()]
+        back = [] if cells.lost() else back
+        if back:
+            taken = cells.client[back].apply_async(end_recording).get(timeout=SECONDS)
+            whole = timeline.gather(taken)
+            display(whole)
+            for note in whole.notes():
+                print(note)
 
 
 def numbered(magic: str, line: str, cell: str) -> str:

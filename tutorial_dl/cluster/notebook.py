@@ -2,17 +2,25 @@
 
 import contextlib
 import os
+import re
 
 import ipyparallel as ipp
 import psutil
 
-from numba_kernels import launch
+from numba_kernels import environment, launch
+from numba_kernels.environment import MOST_PER_CORE
 
 from ..words import counted
-from . import capacity, engines, magics, registry
+from . import engines, magics, registry
 from .engines import Cluster
 from .profile import Profile, load
 from .registry import ClusterError, Record, short_tracebacks
+
+ENGINE = 0.1e9  # bytes of an engine with numpy and Numba: 82 to 89 MB of its own, a part of 50 MB
+TENSORFLOW = 0.5e9  # bytes that TensorFlow adds to it: 0.3 GB, a part of 0.5 GB, and a model
+
+GB = 1e9
+ON_ALL = "%%px runs on all of them"
 
 
 @short_tracebacks
@@ -64,7 +72,7 @@ def start(
     old = engines.running()
     freed = _memory(old) if old is not None and not old.joined and old.local else 0.0
     if not force:
-        capacity.check(n, of, freed)
+        check_capacity(n, of, freed)
     if old is not None and not _both_fit(n, of, old):
         _let_go(old)
         old = None
@@ -73,7 +81,7 @@ def start(
     print(
         f"{counted(n, 'engine')} = MPI rank{'s 0 to ' + str(n - 1) if n > 1 else ' 0'} "
         f"({launch.mpi_library().name}), {threads} thread{'s'[: threads > 1]} each; "
-        "%%px runs on all of them"
+        f"{ON_ALL}"
     )
     return cluster
 
@@ -95,7 +103,8 @@ def _beside(
         _go_on_with(old)
         raise
     if takes_name:
-        cluster.rename(old.name)
+        record.name = old.name
+        record.save()
     engines.remember(cluster)  # first, so that Ctrl-C does not lose it
     _let_go(old)
     return cluster
@@ -107,7 +116,7 @@ def _both_fit(n: int, of: Profile, old: Cluster) -> bool:
         return True
     if of.kind != "local" or not old.local:
         return of.kind == "local" or old.local
-    return capacity.free_memory() >= n * capacity.ENGINE
+    return free_memory() >= n * ENGINE
 
 
 def _memory(cluster: Cluster) -> float:
@@ -149,7 +158,7 @@ def join(name: str | None = None) -> Cluster:
         raise ClusterError(f"cluster {record.name!r} is still starting: join it when it is up")
     mine = engines.running()
     if mine is not None and mine.follow(record):
-        print(_joined(record))
+        print(f"joined {record.name}: {counted(record.n, 'engine')}; {ON_ALL}")
         return mine
     of = load(record.profile)
     cluster = Cluster(record, of, of.patience)
@@ -165,12 +174,8 @@ def join(name: str | None = None) -> Cluster:
     _let_go(mine)
     if missing:
         print(f"{missing} of {record.n} engines are gone; restart() starts new ones")
-    print(_joined(record))
+    print(f"joined {record.name}: {counted(record.n, 'engine')}; {ON_ALL}")
     return cluster
-
-
-def _joined(record: Record) -> str:
-    return f"joined {record.name}: {counted(record.n, 'engine')}; %%px runs on all of them"
 
 
 def _let_go(cluster: Cluster | None) -> None:
@@ -189,3 +194,49 @@ def _seconds(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
         raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
     return float(value)
+
+
+def check_capacity(n: int, of: Profile, freed: float = 0.0) -> None:
+    """Raise ClusterError, one line, if `n` engines of this profile are too many.
+
+    The limits of a container or a batch job count: affinity, and the cgroups of this process.
+
+    Args:
+        freed: Bytes that the cluster that is replaced will free.
+    """
+    cores, where = None, ""
+    if of.kind == "local":
+        cores, where = environment.usable_cores(), "this machine has"
+    elif of.kind == "allocation":
+        nodes = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # "4(x2),2" for 4, 4, 2
+        parts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in nodes.split(",")]
+        if all(parts):
+            cores, where = sum(int(p[1]) * int(p[2] or 1) for p in parts), "the job has"
+    free = free_memory() + freed
+    if cores is not None and n > MOST_PER_CORE * cores:
+        most = f"at most {MOST_PER_CORE * cores} ({MOST_PER_CORE} per core)"
+        why = f"{where} {counted(cores, 'core')}, so {most}"
+    elif of.kind == "local" and n * ENGINE > free:
+        why = f"{max(0.0, free) / GB:.1f} GB of memory are free"
+    else:
+        return
+    raise ClusterError(
+        f"{n} engines are too many: {why}; {n} idle engines need {n * ENGINE / GB:.1f} GB, and "
+        f"{n * TENSORFLOW / GB:.1f} GB more with TensorFlow; force=True (in a terminal --force) "
+        "starts them all the same"
+    )
+
+
+def free_memory() -> float:
+    """Bytes that this process and its children may still use, by the machine and its cgroups."""
+    free = psutil.virtual_memory().available
+    for group in environment.cgroups("memory"):
+        for most, used, cache in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # version 1
+        ):
+            with contextlib.suppress(OSError, ValueError):  # ValueError for "max": no limit
+                limit, taken = (int((group / name).read_text()) for name in (most, used))
+                found = re.search(rf"^{cache} (\d+)$", (group / "memory.stat").read_text(), re.M)
+                free = min(free, limit - taken + int(found[1] if found else 0))
+    return free

@@ -4,7 +4,6 @@ Functions and classes of a notebook are pickled by value, with the values of the
 use. Large arrays are buffers of their own, so that pickling does not copy them.
 """
 
-import inspect
 import io
 import pickle
 from collections.abc import Sequence
@@ -38,14 +37,11 @@ class Pickler(cloudpickle.Pickler):
         if isinstance(obj, CodeType):
             self.files.add(obj.co_filename)
         # mpi4py pickles COMM_WORLD by its name, but the notebook has a world of its own.
-        elif self.on_rank and _is_communicator(obj):
-            raise CannotSend("it has a communicator of MPI")
+        elif self.on_rank:
+            kinds = [(kind.__module__, kind.__name__) for kind in type(obj).__mro__]
+            if ("mpi4py.MPI", "Comm") in kinds:
+                raise CannotSend("it has a communicator of MPI")
         return super().reducer_override(obj)
-
-
-def _is_communicator(obj: object) -> bool:
-    kinds = [(kind.__module__, kind.__name__) for kind in type(obj).__mro__]
-    return ("mpi4py.MPI", "Comm") in kinds
 
 
 def pack(value: object, on_rank: bool = False) -> tuple[list, set[str]]:
@@ -79,12 +75,3 @@ def kind(value: object) -> str:
     """The type of `value` with its article, for messages."""
     name = type(value).__name__
     return f"{'an' if name.lstrip('_')[:1].lower() in tuple('aeiou') else 'a'} {name}"
-
-
-def used_by(function: object) -> dict[str, object]:
-    """The names that a notebook's function uses, with their values in the notebook."""
-    try:
-        used = inspect.getclosurevars(function)
-    except (TypeError, ValueError):  # not Python's, or a variable that is not assigned yet
-        return {}
-    return {**used.nonlocals, **used.globals}

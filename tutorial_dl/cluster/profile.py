@@ -194,7 +194,11 @@ def check(empty: Profile, table: dict[str, Any]) -> Profile:
             known = ", ".join(f"{{{word}}}" for word in words)
             right = f"only {known} in braces (write $NAME for shell variables)"
             raise profile.wrong(name, getattr(profile, name), right) from None
-    if not all(map(can_be_imported, profile.preload)):
+    try:  # a module's top package; deeper ones would be imported to find them
+        missing = None in (importlib.util.find_spec(m.partition(".")[0]) for m in profile.preload)
+    except ValueError:  # such as "__main__", or an empty name
+        missing = True
+    if missing:
         raise profile.wrong("preload", list(profile.preload), FIELDS["preload"].metadata["right"])
     if profile.launcher and "{n}" not in profile.launcher:
         raise profile.wrong("launcher", profile.launcher, "a command with {n}, the ranks")
@@ -202,14 +206,6 @@ def check(empty: Profile, table: dict[str, Any]) -> Profile:
         raise profile.wrong("resources", profile.resources, 'directives instead, unless system = '
                             '"pbs"')  # fmt: skip
     return profile
-
-
-def can_be_imported(module: str) -> bool:
-    """Whether a module's top package is there. (Deeper ones would be imported to find them.)"""
-    try:
-        return importlib.util.find_spec(module.partition(".")[0]) is not None
-    except ValueError:  # such as "__main__", or an empty name
-        return False
 
 
 def fits(name: str, value: Any) -> bool:

@@ -92,6 +92,10 @@ class Record:
         """IPython's files; a restart makes a new folder."""
         return self.path / "run"
 
+    def connection_file(self, who: str) -> Path:
+        """The controller's connection file for `who`, "client" or "engine"."""
+        return self.run / "security" / f"ipcontroller-{who}.json"
+
     def batch_job(self) -> Job | None:
         return Job(self.job["system"], self.job["number"], self.job["log"]) if self.job else None
 
@@ -193,31 +197,27 @@ def take_folder(name: str | None, stem: str) -> tuple[str, Path]:
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", stem)[:32]
     # This frees the names of dead clusters. A cluster that replaced another one has its name, but
     # not its folder.
-    names = {record.name for record in load_all()}
+    names, folder = {record.name for record in load_all()}, home()
     try:
-        home().mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            candidate = name or (stem if number == 1 else f"{stem}-{number}")
+            folder = home() / (PREFIX + candidate)
+            with contextlib.suppress(FileExistsError):
+                if candidate not in names:
+                    folder.mkdir(mode=0o700)  # atomic: of two processes, only one succeeds
+                    break
+            if name is not None:
+                raise ClusterError(
+                    f"there is already a cluster {name!r}: join({name!r}), stop it, or choose "
+                    "another name"
+                )
+        if os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize < NEEDED:
+            folder.rmdir()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
-        raise _unwritable(home(), error) from None
-    for number in itertools.count(1):
-        candidate = name or (stem if number == 1 else f"{stem}-{number}")
-        folder = home() / (PREFIX + candidate)
-        if candidate not in names:
-            try:
-                folder.mkdir(mode=0o700)  # atomic: of two processes, only one succeeds
-            except FileExistsError:
-                pass
-            except OSError as error:
-                raise _unwritable(folder, error) from None
-            else:
-                if os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize < NEEDED:
-                    folder.rmdir()
-                    raise _unwritable(folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-                return candidate, folder
-        if name is not None:
-            raise ClusterError(
-                f"there is already a cluster {name!r}: join({name!r}), stop it, or choose another "
-                "name"
-            )
+        raise _unwritable(folder, error) from None
+    return candidate, folder
 
 
 def choose(name: str | None = None) -> Record:

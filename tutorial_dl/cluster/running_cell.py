@@ -18,11 +18,10 @@ from concurrent import futures
 
 from ipyparallel.error import NoEnginesRegistered
 
-from . import cell_display, hints
-from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain
+from . import cell_display
+from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain, hints
 from .cell_output import Output
-from .client import Result
-from .engine_probe import PATIENCE
+from .client import PATIENCE, Result
 from .protocol import About, Doing, Severity
 from .rank_status import BLOCKED, WERE, positions, ranks, status, still
 
@@ -91,7 +90,7 @@ class Cell:
         page.follow(self.output, stream_output, groupby)
         try:
             if not self._until_over(page, progress_after):
-                self.were = self._ask(PATIENCE)
+                self.were = self.cells.ask(self.pending(), PATIENCE)
                 kind, reason = CellTimeout, f"the cell took longer than {self.timeout:g} s"
         except KeyboardInterrupt:
             kind, reason = CellInterrupted, "interrupted"
@@ -148,7 +147,7 @@ class Cell:
             if now < max(since, next_look):
                 continue
             next_look = now + 0.5
-            answers = self._ask()
+            answers = self.cells.ask(self.pending())
             hopeless = self._is_hopeless(answers)
             if now - since < GRACE:
                 continue
@@ -156,7 +155,9 @@ class Cell:
                 return True
             report = ""
             if self._lives() and (hopeless or failed is not None):
-                report = "\n".join(self._report(answers))
+                causes = explain(failures)[0] if (failures := self.failures()) else []
+                lines = [*causes, *self._positions(answers), f"waiting for these ranks; {STOP}"]
+                report = "\n".join(lines)
                 if not shows:
                     page.say_once("report", report)
         return True
@@ -164,30 +165,19 @@ class Cell:
     def _status(self) -> str:
         """What the ranks do; ranks that can't answer at once are not waited for."""
         pending = self.pending()
-        answers = self.cells.asking.ask(pending, {}, 0.1, signal=False)
+        answers = self.cells.ask(pending, 0.1, signal=False)
         stopped = [rank for rank in pending if rank not in answers and self.cells.stopped(rank)]
-        done = self.replies.keys() - set(pending)
-        return status(answers, pending, done, stopped)
+        return status(answers, pending, self.replies.keys() - set(pending), stopped)
 
     def _waits_for_earlier(self) -> str:
         """Lines that say which ranks still run an earlier cell; "" if this one has begun."""
         self._earlier = unfinished(self._earlier)
-        lines = still_run(self._earlier, self.cells.ask(self._earlier)) if self._earlier else []
+        lines = still(self._earlier, self.cells.ask(self._earlier)) if self._earlier else []
         return "\n".join([*lines, EARLIER] if lines else [])
-
-    def _ask(self, seconds: float = 0.3) -> dict[int, Doing]:
-        pending = self.pending()
-        return self.cells.asking.ask(pending, dict.fromkeys(pending, self.code), seconds)
 
     def _is_hopeless(self, answers: Mapping[int, Doing]) -> bool:
         """Whether all ranks that are not done are in MPI calls that can't be interrupted."""
         return all(k in answers and answers[k].blocked > BLOCKED for k in self.pending())
-
-    def _report(self, answers: Mapping[int, Doing]) -> list[str]:
-        """Lines that say why this cell is not over."""
-        failures = self.failures()
-        lines = [*(explain(failures)[0] if failures else []), *self._positions(answers)]
-        return [*lines, f"waiting for these ranks; {STOP}"]
 
     def _interrupt(self, signal: str | int) -> None:
         """Send a signal to the ranks that are not done, and wait up to GRACE seconds for them."""
@@ -196,7 +186,7 @@ class Cell:
         end = time.monotonic() + GRACE
         while self._lives() and time.monotonic() < end:
             self.result.wait(LOOK)
-            if self._is_hopeless(self._ask()):
+            if self._is_hopeless(self.cells.ask(self.pending())):
                 break
 
     def _verdict(self, kind: type, reason: str) -> Exception | None:
@@ -211,7 +201,7 @@ class Cell:
             return CellError(summary, failures=failures)
         self.cells.left.update(dict.fromkeys(pending, self))
         summary, traceback = explain(failures) if failures else ([], "")
-        summary += hints.of_missing_name(failures, self.cells.cluster)
+        summary += hints(failures, self.cells.cluster)
         if reason and not causes:  # KeyboardInterrupts, and failures caused by them
             back, size = len(self.replies) - len(pending), len(self.replies)
             rest = f"{ranks(pending)} did not stop" if pending else "variables are kept"
@@ -222,7 +212,7 @@ class Cell:
             summary.append(reason)
             kind = CellError if kind is CellInterrupted else kind
         if pending:
-            summary += [*self._positions(self._ask(PATIENCE)), OFFER]
+            summary += [*self._positions(self.cells.ask(pending, PATIENCE)), OFFER]
         return kind(summary, traceback, failures)
 
     def _positions(self, answers: Mapping[int, Doing]) -> list[str]:
@@ -234,8 +224,3 @@ class Cell:
 def unfinished(cells: Mapping[int, Cell]) -> dict[int, Cell]:
     """Those of these cells, by rank, that the rank still runs."""
     return {rank: cell for rank, cell in cells.items() if rank in cell.pending()}
-
-
-def still_run(cells: Mapping[int, Cell], answers: Mapping[int, Doing]) -> list[str]:
-    """Which ranks still run which of these cells, one line per place."""
-    return still({rank: cell.about.number for rank, cell in cells.items()}, answers)

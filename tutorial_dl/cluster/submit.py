@@ -15,7 +15,7 @@ from pathlib import Path
 from numba_kernels import launch
 from numba_kernels.launch import open_mpi, privacy
 
-from . import mpi_launcher, processes
+from . import mpi_launcher
 from .batch_job import Job, JobError
 from .profile import Profile
 from .registry import ClusterError, Record
@@ -23,8 +23,8 @@ from .registry import ClusterError, Record
 IN_JOB = Path(__file__).with_name("job_runner.py")
 
 
-def engines(record: Record, of: Profile, run: Path) -> Job:
-    """The job of the engines of `record`, which find the controller by the files in `run`.
+def engines(record: Record, of: Profile, engine: Sequence[str]) -> Job:
+    """The job of the engines of `record`, each of which is started by the command `engine`.
 
     After a restart the existing job continues: job_runner.py starts new engines in it. Raises
     ClusterError if the job is refused.
@@ -33,9 +33,8 @@ def engines(record: Record, of: Profile, run: Path) -> Job:
     if job is not None and job.state() is not None:
         return job
     file, log = record.path / "job.sh", record.path / "job.log"
-    connection = processes.connection_file(run, "engine")
-    name = f"tutorial-{record.name}"
-    text = script(of, name, record.n, processes.engine(run), connection, log)
+    name, connection = f"tutorial-{record.name}", record.connection_file("engine")
+    text = script(of, name, record.n, engine, connection, log)
     # The job would create its logs with the permissions of its umask.
     head = log.with_suffix(".head")
     for path, content, mode in ((file, text, 0o700), (log, "", 0o600), (head, "", 0o600)):

@@ -1,4 +1,4 @@
-"""Tables of a cluster's engines, and of all clusters: aligned text, and HTML for notebooks.
+"""Tables as aligned text and HTML for notebooks; list this user's clusters, and stop one.
 
 The HTML fits JupyterLab's light and dark theme. It has no script: a notebook that is opened again
 shows it as it was.
@@ -6,8 +6,15 @@ shows it as it was.
 
 from __future__ import annotations
 
+import builtins
 import html
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from . import registry
+from .registry import short_tracebacks
 
 # Colours of text: for a light and for a dark page. Each has a contrast of 4.5 or more with every
 # background that a table has in JupyterLab's themes. A colour never says more than the words do.
@@ -20,13 +27,10 @@ COLOURS = {
 }
 
 
-def _variables(which: int) -> str:
-    return " ".join(f"--{name}: {pair[which]};" for name, pair in COLOURS.items())
-
-
+LIGHT, DARK = (" ".join(f"--{k}: {v[page]};" for k, v in COLOURS.items()) for page in (0, 1))
 STYLE = f"""
-.tdl {{ {_variables(0)} overflow-x: auto; }}
-body[data-jp-theme-light="false"] .tdl, body.vscode-dark .tdl {{ {_variables(1)} }}
+.tdl {{ {LIGHT} overflow-x: auto; }}
+body[data-jp-theme-light="false"] .tdl, body.vscode-dark .tdl {{ {DARK} }}
 .tdl table {{ margin: 4px 0; }}
 .tdl th, .tdl td {{ text-align: left !important; white-space: nowrap; vertical-align: top; }}
 .tdl th {{ white-space: normal; vertical-align: bottom; }}
@@ -43,6 +47,19 @@ body[data-jp-theme-light="false"] .tdl, body.vscode-dark .tdl {{ {_variables(1)}
 """
 
 
+class Cell(str):
+    """A cell's words; in HTML with a colour (`kind`), as `code`, or below a bar (`above`)."""
+
+    def __new__(cls, words: str, kind: str = "", code: bool = False, above: str = "") -> Cell:
+        cell = super().__new__(cls, words)
+        inner = html.escape(words)
+        inner = f"<code>{inner}</code>" if code and words else inner
+        inner = f'<span class="{kind}">{inner}</span>' if kind else inner
+        wide = ' class="words"' if kind or code else ""
+        cell.html = f"<td{wide}>{above}{inner}</td>"
+        return cell
+
+
 def text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines with aligned columns."""
     table = [head, *rows]
@@ -50,35 +67,84 @@ def text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, each, widths)).rstrip() for each in table]
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in HTML; `rows` have whole cells, made by `cell`."""
+def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """A table in HTML."""
     names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
-    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(cell.html for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def cell(words: str, kind: str = "", code: bool = False) -> str:
-    """A cell in HTML; `kind`: a colour; `code`: it is source code."""
-    inner = html.escape(words)
-    inner = f"<code>{inner}</code>" if code and words else inner
-    inner = f'<span class="{kind}">{inner}</span>' if kind else inner
-    return f'<td class="words">{inner}</td>' if kind or code else f"<td>{inner}</td>"
-
-
-def bar(shares: Sequence[float], names: Sequence[str]) -> str:
-    """A cell with fractions as a bar (solid, hatched, empty) and in words below it."""
-    if not shares:
-        return "<td></td>"
-    words = in_percent(shares)
-    title = ", ".join(f"{name} {word}" for name, word in zip(names, words, strict=True))
-    parts = "".join(f'<i style="width:{100 * share:.0f}%"></i>' for share in shares)
-    bars = f'<div class="bar" role="img" title="{title}" aria-label="{title}">{parts}</div>'
-    return f"<td>{bars}{' / '.join(words)}</td>"
-
-
-def in_percent(shares: Sequence[float]) -> list[str]:
-    return [f"{100 * share:.0f}%" for share in shares]
 
 
 def page(*parts: str, style: str = "") -> str:
     return f'<style>{STYLE}{style}</style><div class="tdl">{"".join(parts)}</div>'
+
+
+NONE = "no cluster is running"
+
+
+class Entry(NamedTuple):
+    """One cluster: `state` is "running", "starting" or "on HOST"; `seconds` since its start."""
+
+    name: str
+    n: int
+    profile: str
+    host: str
+    state: str
+    seconds: float
+    job: str | None
+
+
+class Entries(builtins.list):
+    """A list of `Entry` that shows itself as a table."""
+
+    def _table(self) -> tuple[list[str], list[list[Cell]]]:
+        head = ["name", "engines", "profile", "host", "state", "age", "job"]
+        rows = [
+            [*map(str, each[:5]), age(each.seconds), f"job {each.job}" if each.job else ""]
+            for each in self
+        ]
+        columns = len(head) if any(entry.job for entry in self) else len(head) - 1
+        return head[:columns], [[*map(Cell, row[:columns])] for row in rows]
+
+    def __repr__(self) -> str:
+        return "\n".join(text(*self._table())) if self else NONE
+
+    def _repr_html_(self) -> str:
+        return page(table(*self._table())) if self else f"<div>{NONE}</div>"
+
+
+def age(seconds: float) -> str:
+    """A duration in its two largest units: "3 h 20 min"."""
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    if hours >= 24:
+        return f"{hours // 24} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min" if minutes else f"{seconds:.0f} s"
+
+
+def list() -> Entries:
+    """All running clusters of this user, oldest first; removes the files of dead ones."""
+    return Entries(
+        Entry(
+            record.name,
+            record.n,
+            Path(record.profile).stem,
+            record.host,
+            record.state(),
+            time.time() - record.started,
+            record.job["number"] if record.job else None,
+        )
+        for record in registry.load_all()
+    )
+
+
+@short_tracebacks
+def stop(name: str | None = None) -> str:
+    """Stop the cluster `name`, or the only one there is, for all its clients; returns its name.
+
+    Raises:
+        ClusterError: If there is none, or several, or it can only be stopped on another machine.
+    """
+    record = registry.choose(name)
+    registry.end(record)
+    return record.name

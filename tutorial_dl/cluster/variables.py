@@ -7,6 +7,8 @@ the death of a rank are those of %%px (running_cell.py).
 from __future__ import annotations
 
 import ast
+import contextlib
+import inspect
 import linecache
 import operator
 from collections.abc import Callable, Sequence
@@ -16,7 +18,7 @@ from IPython import get_ipython
 
 from . import parcels
 from .cell_errors import CellError
-from .engine_values import CODE
+from .engine_values import CODE, SENT
 from .parcels import CannotSend
 from .rank_status import ranks
 from .registry import short_tracebacks
@@ -49,12 +51,12 @@ class Ranks:
         """Send `value` to these ranks, as their variable `name`; also "x[0]" or "model.rate"."""
         right = f"c[{name!r}] = ...: the brackets take a variable's name in quotes"
         _check(name, "exec", right, after=" = 0")
-        self._ask(("set", name.strip(), value))
+        self._ask(("do", f"{name.strip()} = {SENT}", value))
 
     def __delitem__(self, name: str) -> None:
         right = f"del c[{name!r}]: the brackets take a variable's name in quotes"
         _check(name, "exec", right, before="del ")
-        self._ask(("delete", name.strip()))
+        self._ask(("do", f"del {name.strip()}", None))
 
     def __contains__(self, name: str) -> bool:
         """Whether each of these ranks has the variable `name`."""
@@ -87,7 +89,9 @@ class Ranks:
             return self.execute(work, *args, timeout=timeout, **kwargs)
         if not callable(work):
             raise CellError([f"run takes a function, got {work!r}: c.run(function, *args)"])
-        return self._ask(("run", work, args, kwargs), timeout)
+        name = getattr(work, "__name__", "")
+        name = name if name.isidentifier() else "function"
+        return self._ask(("run", name, work, args, kwargs), timeout)
 
     @short_tracebacks
     def execute(self, code: str, timeout: float | None = None) -> None:
@@ -112,14 +116,22 @@ class Ranks:
             buffers, files = parcels.pack(request)
         except CannotSend as error:
             raise CellError([_not_sent(request, str(error))]) from None
-        sources, _ = parcels.pack(_sources(files))
+        shell, texts = get_ipython(), {}  # of those files that are cells of this notebook
+        for file in files if shell is not None else ():
+            if (label := shell.compile.format_code_name(file)) is not None:
+                texts[file] = label[1], "".join(linecache.getlines(file))
+        sources, _ = parcels.pack(texts)
         numbers = list(dict.fromkeys(self.numbers))  # each rank once
         if not numbers:
             return []
         try:
             cell = cells.run(CODE, numbers, timeout, buffers=[*sources, *buffers])
         except CellError as error:
-            raise _without_our_name(error) from None
+            failures = list(error.failures.values())
+            if failures and all(each.name == CannotSend.__name__ for each in failures):
+                # One line instead of one per rank with the name CannotSend
+                raise CellError([failures[0].message], failures=error.failures) from None
+            raise
         published = cell.take_values()
         results = [_unpacked(rank, published[rank]) for rank in self.numbers]
         return results[0] if self.one else results
@@ -173,23 +185,23 @@ def _check(name: Any, mode: str, message: str, before: str = "", after: str = ""
         raise CellError([message]) from None
 
 
-def _name(function: Callable) -> str:
-    return getattr(function, "__name__", None) or parcels.kind(function)
-
-
 def _not_sent(request: tuple, why: str) -> str:
     """One line on which part of a request can't be pickled."""
-    what, *rest = request
+    what, _, value, *arguments = request
     make = "make it in a %%px cell"
-    if what == "set":
-        _, value = rest
+    if what == "do":
         return (
             f"{parcels.kind(value)} can't be sent to the ranks ({why}): {make}, or send what it is "
             "made from"
         )
-    function, args, kwargs = rest
-    name = _name(function)
-    parts = {f"{name} uses {key}": value for key, value in parcels.used_by(function).items()}
+    function, (args, kwargs) = value, arguments
+    name = getattr(function, "__name__", None) or parcels.kind(function)
+    parts = {}
+    with contextlib.suppress(TypeError, ValueError):  # not Python's, or a variable without a value
+        used = inspect.getclosurevars(function)
+        parts = {
+            f"{name} uses {key}": each for key, each in (used.nonlocals | used.globals).items()
+        }
     parts |= {f"argument {number} of {name} is": value for number, value in enumerate(args, 1)}
     parts |= {f"argument {key} of {name} is": value for key, value in kwargs.items()}
     for part, value in parts.items():
@@ -204,19 +216,6 @@ def _not_sent(request: tuple, why: str) -> str:
     return f"{name} can't be sent to the ranks ({why}): define it in a %%px cell"
 
 
-def _sources(files: set[str]) -> dict[str, tuple[str, str]]:
-    """{file: (name, text)} of those files that are cells of this notebook."""
-    shell = get_ipython()
-    if shell is None:
-        return {}
-    found = {}
-    for file in files:
-        label = shell.compile.format_code_name(file)
-        if label is not None:
-            found[file] = label[1], "".join(linecache.getlines(file))
-    return found
-
-
 def _unpacked(rank: int, parcel: Sequence) -> Any:
     try:
         return parcels.unpack(parcel)
@@ -227,11 +226,3 @@ def _unpacked(rank: int, parcel: Sequence) -> Any:
                 f"({type(error).__name__}: {error}): ask for a part of it"
             ]
         ) from None
-
-
-def _without_our_name(error: CellError) -> CellError:
-    """One line instead of one per rank with the name CannotSend."""
-    failures = list(error.failures.values())
-    if failures and all(each.name == CannotSend.__name__ for each in failures):
-        return CellError([failures[0].message], failures=error.failures)
-    return error

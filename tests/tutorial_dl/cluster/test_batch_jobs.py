@@ -21,7 +21,7 @@ from site_profiles import submits, write
 
 from numba_kernels import launch
 from tutorial_dl import cluster
-from tutorial_dl.cluster import job_watch, lease, registry, startup
+from tutorial_dl.cluster import job_watch, lease, processes, registry
 from tutorial_dl.cluster.cell_errors import CellError
 
 SECONDS = 300
@@ -105,7 +105,7 @@ def test_a_job_in_the_queue_is_waited_for_with_its_state(jobs, monkeypatch):
         if "PENDING" in text:
             (jobs / "hold").unlink(missing_ok=True)
 
-    monkeypatch.setattr(startup.Progress, "update", update)
+    monkeypatch.setattr(processes.Progress, "update", update)
     with cluster.start(n=2, profile=submits("slurm"), timeout=SECONDS) as c:
         one_world(c)
     assert "job 100 is PENDING (Priority), 0 of 2 engines" in shown

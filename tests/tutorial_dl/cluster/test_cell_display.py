@@ -6,8 +6,7 @@ import pytest
 from cell_messages import output_of, shown, text
 
 from tutorial_dl.cluster import cell_display
-from tutorial_dl.cluster.cell_output import Output
-from tutorial_dl.cluster.rank_screen import DISPLAYS
+from tutorial_dl.cluster.cell_output import DISPLAYS, Output
 
 
 def test_a_terminal_shows_whole_lines_as_they_come(capsys):

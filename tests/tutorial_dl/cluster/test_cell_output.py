@@ -7,10 +7,9 @@ import re
 import pytest
 from cell_messages import lines, message, output_of, png, shown, text
 
-from tutorial_dl.cluster import cell_layout, rank_screen
+from tutorial_dl.cluster import cell_layout, cell_output
 from tutorial_dl.cluster.cell_layout import layout, lines_of
-from tutorial_dl.cluster.cell_output import Output
-from tutorial_dl.cluster.rank_screen import DISPLAYS, FIRST, MOST, Screen
+from tutorial_dl.cluster.cell_output import DISPLAYS, FIRST, MOST, Output, Screen
 
 # Folding and order ---------------------------------------------------------------------------
 
@@ -163,7 +162,7 @@ def test_ranks_that_differ_share_the_lines_that_are_shown():
 
 
 def test_memory_is_bounded_and_the_count_stays_right(monkeypatch):
-    monkeypatch.setattr(rank_screen, "MOST", 100_000)
+    monkeypatch.setattr(cell_output, "MOST", 100_000)
     output = Output([0])
     for first in range(0, 50_000, 100):
         output.receive(0, text("".join(f"{i:09d}\n" for i in range(first, first + 100))))
@@ -195,8 +194,8 @@ def test_a_very_long_line_is_cut():
     output = Output([0])
     for _ in range(1000):
         output.receive(0, text("x" * 1000))
-    kept = "x" * rank_screen.WIDTH
-    assert output.text(0) == f"{kept}... {1_000_000 - rank_screen.WIDTH:,} characters more"
+    kept = "x" * cell_output.WIDTH
+    assert output.text(0) == f"{kept}... {1_000_000 - cell_output.WIDTH:,} characters more"
 
 
 def test_displays_beyond_a_limit_are_counted():

@@ -108,7 +108,7 @@ def test_nobody_else_is_given_a_port_of_the_controller():
         (words,) = [word for word in command if word.startswith("--ports=")]
         reserved = {int(port) for port in words.removeprefix("--ports=").split(",")}
         for who in ("client", "engine"):
-            found = json.loads(processes.connection_file(c._record.run, who).read_text())
+            found = json.loads(c._record.connection_file(who).read_text())
             used = [port for port in found.values() if isinstance(port, int)]
             assert len(used) >= 6 and reserved.issuperset([*used, *flat(found["broadcast"])])
 

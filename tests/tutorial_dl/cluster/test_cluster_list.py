@@ -22,7 +22,7 @@ from ipyparallel.cluster import ClusterManager
 
 from numba_kernels import launch
 from tutorial_dl import cluster
-from tutorial_dl.cluster import lease, registry, startup
+from tutorial_dl.cluster import lease, processes, registry
 
 SECONDS = 300
 
@@ -30,7 +30,7 @@ SECONDS = 300
 pytestmark = pytest.mark.usefixtures("private")
 
 
-def processes(record: registry.Record, parts=("watcher", "controller", "engines")) -> list:
+def processes_of(record: registry.Record, parts=("watcher", "controller", "engines")) -> list:
     """All processes of these parts of a cluster."""
     guards = [psutil.Process(int(getattr(record, part)[0])) for part in parts]
     return guards + [p for guard in guards for p in guard.children(recursive=True)]
@@ -39,7 +39,7 @@ def processes(record: registry.Record, parts=("watcher", "controller", "engines"
 OTHER = """
 import os, signal, sys
 from tutorial_dl import cluster
-from tutorial_dl.cluster import rank_status
+from tutorial_dl.cluster import view
 {first}
 print("READY", flush=True)
 for line in sys.stdin:
@@ -49,7 +49,7 @@ for line in sys.stdin:
 
 
 # What a view in that kernel shows; an engine may need a moment to answer.
-STATES = "print(c.phase, [row.state for row in rank_status.rows(c, seconds=100)])"
+STATES = "print(c.phase, [row.state for row in view.rows(c, seconds=100)])"
 
 
 class Other:
@@ -120,7 +120,7 @@ def test_a_second_notebook_joins_restarts_and_stops():
         # JupyterLab's panel of ipyparallel calls this: every "profile_" folder is a cluster there.
         panel = ClusterManager().load_clusters(init_default_clusters=True)
         assert panel.keys() <= {"default:"}
-        found = processes(c._record, ("controller", "engines"))
+        found = processes_of(c._record, ("controller", "engines"))
         c.leave()
         assert c.phase == "left"
         assert all(p.is_running() for p in found) and cluster.list()[0].state == "running"
@@ -136,7 +136,7 @@ def test_a_second_notebook_joins_restarts_and_stops():
         said = first.run("c.stop(); c.restart(); print(len(c.client.ids))").splitlines()
         assert said[0] == "local was stopped before" and said[2] == "2"
         assert said[1].startswith("2 new engines after ")
-        found = processes(registry.choose(), ("controller", "engines"))
+        found = processes_of(registry.choose(), ("controller", "engines"))
         assert first.end() == 0  # it was started without keep, so it ends with its kernel
         assert_gone(found)
     assert cluster.list() == []
@@ -208,7 +208,7 @@ def test_a_kept_cluster_waits_for_the_next_kernel_and_ends_without_one():
         "c = cluster.start(n=2, keep=12); c.client[:].execute('x = 5', block=True)"
     ) as first:
         record = registry.choose()
-        found = processes(record)
+        found = processes_of(record)
         # Three guards, watcher, controller (2), mpiexec, engines (2 each); forks: fork_server.py
         assert len(found) == (11 if launch.is_open_mpi() else 14)
         first.process.kill()
@@ -230,13 +230,13 @@ def test_a_kept_cluster_survives_a_restart_and_ends_with_its_parts():
     watcher, folder = c._record.watcher, c._record.path
     c.restart()
     assert registry.alive(watcher) and c._record.watcher == watcher and c._record.path == folder
-    found = processes(c._record)
+    found = processes_of(c._record)
     c.stop()
     assert_gone(found)
     assert not folder.exists()
     for part in ("watcher", "controller"):
         c.restart()
-        ends = processes(c._record, ("controller", "engines"))
+        ends = processes_of(c._record, ("controller", "engines"))
         [child] = psutil.Process(int(getattr(c._record, part)[0])).children()
         child.kill()
         assert_gone(ends)
@@ -285,7 +285,7 @@ def test_from_a_terminal():
     c = cluster.join("demo")
     c.run("from mpi4py import MPI; n = MPI.COMM_WORLD.allreduce(1)", timeout=600)
     assert c["n"] == [2, 2]
-    found = processes(c._record)
+    found = processes_of(c._record)
     assert command("stop", "demo").stdout == "stopped demo\n"
     assert_gone(found)
     done = command("stop", "demo")
@@ -328,12 +328,12 @@ def test_help_is_there_at_once_and_imports_nothing_heavy():
 
 
 def test_progress_is_one_line_in_a_terminal_and_nothing_elsewhere(capsys, monkeypatch):
-    silent = startup.Progress()
+    silent = processes.Progress()
     silent.update("starting")
     silent.clear()
     assert capsys.readouterr().out == ""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    shown = startup.Progress()
+    shown = processes.Progress()
     for text in ("starting the controller", "0 of 4 engines", "0 of 4 engines", "4 of 4 engines"):
         shown.update(text)
     shown.clear()

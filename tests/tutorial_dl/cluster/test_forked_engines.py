@@ -38,9 +38,9 @@ def test_a_start_that_fails_leaves_no_folder_and_names_the_controller(tmp_path, 
     monkeypatch.setattr(processes, "controller", lambda *_: controller)
     made = processes.engines_here
 
-    def later(n, run, profile):
-        found = made(n, run, profile)
-        while run.exists():
+    def later(record, profile):
+        found = made(record, profile)
+        while record.run.exists():
             time.sleep(0.01)
         return found
 
@@ -88,7 +88,7 @@ def test_a_restart_does_not_use_what_a_killed_controller_has_left():
         for each in killed:  # the guard first: it can't remove the connection files
             each.kill()
         psutil.wait_procs(killed, SECONDS)
-        assert processes.connection_file(c._record.run, "client").exists()
+        assert c._record.connection_file("client").exists()
         c.restart()
         c.run("x = 1")
         assert c["x"] == [1]

@@ -8,8 +8,8 @@ import types
 import numpy as np
 import pytest
 
-from tutorial_dl.cluster import engine_activity, listing, rank_status, tables, view
-from tutorial_dl.cluster.engine_activity import ASKED, EVERY, Shares
+from tutorial_dl.cluster import engine_main_thread, tables, view
+from tutorial_dl.cluster.engine_main_thread import ASKED, EVERY, Shares
 from tutorial_dl.cluster.engines import Engine
 from tutorial_dl.cluster.protocol import Doing
 
@@ -34,13 +34,12 @@ class FakeCluster:
         self.asked = 0
         cell = types.SimpleNamespace(code="", pending=lambda: self.sent)
         deaths = types.SimpleNamespace(first=[], how="has ended")
-        asking = types.SimpleNamespace(ask=self.ask)
-        self.cells = types.SimpleNamespace(now={0: cell}, deaths=deaths, asking=asking)
+        self.cells = types.SimpleNamespace(now={0: cell}, deaths=deaths, ask=self.ask)
 
     def status(self):
         return [Engine(rank, "host", 100 + rank, alive) for rank, alive in enumerate(self.alive)]
 
-    def ask(self, ranks, codes, seconds):
+    def ask(self, ranks, seconds):
         self.asked += 1
         return {rank: self.answers[rank] for rank in ranks if rank in self.answers}
 
@@ -81,7 +80,7 @@ class Shown:
 
 
 def states(cluster) -> list[str]:
-    return [row.state for row in rank_status.rows(cluster)]
+    return [row.state for row in view.rows(cluster)]
 
 
 # States ----------------------------------------------------------------------------------------
@@ -251,7 +250,7 @@ def sampled(monkeypatch):
     """
     time, runs = Time(), []
     thread = lambda target, **_: types.SimpleNamespace(start=lambda: runs.append(target))  # noqa: E731
-    monkeypatch.setattr(engine_activity.threading, "Thread", thread)
+    monkeypatch.setattr(engine_main_thread.threading, "Thread", thread)
 
     def says(what, held=()):
         looks, held, seen = iter(what), dict(held), []
@@ -269,7 +268,7 @@ def sampled(monkeypatch):
             return kind
 
         clock = types.SimpleNamespace(monotonic=time, sleep=sleep)
-        monkeypatch.setattr(engine_activity, "time", clock)
+        monkeypatch.setattr(engine_main_thread, "time", clock)
         shares = Shares(look, lambda: 7, ("computing", "talking", "waiting"))
         shares.begin()
         assert shares.asked() == {"shares": [], "talks": False}
@@ -341,10 +340,10 @@ def test_each_state_has_a_colour():
 
 
 def test_clusters_are_listed_in_a_table():
-    entries = listing.Entries(
+    entries = tables.Entries(
         [
-            listing.Entry("local", 4, "local", "here", "running", 90.0, None),
-            listing.Entry("a<b", 128, "slurm", "login1", "on login1", 3 * 3600 + 60.0, None),
+            tables.Entry("local", 4, "local", "here", "running", 90.0, None),
+            tables.Entry("a<b", 128, "slurm", "login1", "on login1", 3 * 3600 + 60.0, None),
         ]
     )
     assert repr(entries).splitlines() == [
@@ -354,9 +353,9 @@ def test_clusters_are_listed_in_a_table():
     ]
     html = entries._repr_html_()
     assert html.count("<tr>") == 3 and "<td>a&lt;b</td>" in html and "Entry" not in html
-    job = listing.Entries([listing.Entry("j", 2, "slurm", "h", "running", 5.0, "31")])
+    job = tables.Entries([tables.Entry("j", 2, "slurm", "h", "running", 5.0, "31")])
     assert repr(job).splitlines()[1] == "j     2        slurm    h     running  5 s  job 31"
-    none = listing.Entries()
+    none = tables.Entries()
     assert (
         none == [] and repr(none) == "no cluster is running" and "<table" not in none._repr_html_()
     )

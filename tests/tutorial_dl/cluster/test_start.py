@@ -21,7 +21,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from numba_kernels import environment
 from tutorial_dl import cluster
-from tutorial_dl.cluster import capacity, engines, magics, notebook, placeholder_magics, registry
+from tutorial_dl.cluster import engines, magics, notebook, placeholder_magics, registry
 from tutorial_dl.cluster.client import Client
 from tutorial_dl.cluster.profile import Profile, check
 
@@ -50,9 +50,9 @@ def machine(monkeypatch, tmp_path):
 
 
 def test_engines_are_limited_by_cores(machine):
-    capacity.check(16, LOCAL)
+    notebook.check_capacity(16, LOCAL)
     with pytest.raises(cluster.ClusterError) as error:
-        capacity.check(64, LOCAL)
+        notebook.check_capacity(64, LOCAL)
     assert str(error.value) == (
         "64 engines are too many: this machine has 2 cores, so at most 16 (8 per core); 64 idle "
         "engines need 6.4 GB, and 32.0 GB more with TensorFlow; force=True (in a terminal --force) "
@@ -60,29 +60,29 @@ def test_engines_are_limited_by_cores(machine):
     )
     machine(1, 20 * GB)
     with pytest.raises(cluster.ClusterError, match=r"has 1 core, so at most 8 \(8 per core\)"):
-        capacity.check(9, LOCAL)
+        notebook.check_capacity(9, LOCAL)
 
 
 def test_engines_are_limited_by_memory(machine):
     machine(2, 1.0 * GB)
-    capacity.check(10, LOCAL)
+    notebook.check_capacity(10, LOCAL)
     with pytest.raises(cluster.ClusterError, match=r"1.0 GB of memory are free; 12 idle .* 1.2 GB"):
-        capacity.check(12, LOCAL)
-    capacity.check(12, LOCAL, freed=0.3 * GB)
+        notebook.check_capacity(12, LOCAL)
+    notebook.check_capacity(12, LOCAL, freed=0.3 * GB)
 
 
 def test_batch_jobs_are_judged_by_the_jobs_cores_alone(machine, monkeypatch):
     machine(1, 0.1 * GB)
     srun = {"launcher": "srun --ntasks={n}"}
     job = check(LOCAL, {"kind": "submit", "system": "slurm", **srun})
-    capacity.check(500, job)
+    notebook.check_capacity(500, job)
     inside = check(LOCAL, {"kind": "allocation", **srun})
     monkeypatch.delenv("SLURM_JOB_CPUS_PER_NODE", raising=False)
-    capacity.check(500, inside)  # nothing is known
+    notebook.check_capacity(500, inside)  # nothing is known
     monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "4(x2),2")
-    capacity.check(80, inside)
+    notebook.check_capacity(80, inside)
     with pytest.raises(cluster.ClusterError, match="the job has 10 cores, so at most 80"):
-        capacity.check(81, inside)
+        notebook.check_capacity(81, inside)
 
 
 VERSION_2 = {
@@ -117,7 +117,7 @@ def test_limits_of_a_container_count(machine, lines, folders):
         for name, text in files.items():
             (environment.MOUNTED / folder / name).write_text(text + "\n")
     assert environment.usable_cores() == 2  # 1.5, rounded up
-    assert capacity.free_memory() == 2 * GB  # 4 - 3, and 1 of files that may be dropped
+    assert notebook.free_memory() == 2 * GB  # 4 - 3, and 1 of files that may be dropped
 
 
 # The cluster before ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tutorial_dl.cluster import engines, hints, parcels, running_cell
+from tutorial_dl.cluster import cell_errors, engines, parcels, running_cell
 from tutorial_dl.cluster.cell_errors import CellError, CellInterrupted, CellTimeout
 from tutorial_dl.cluster.profile import Profile
 from tutorial_dl.cluster.registry import Record
@@ -309,9 +309,9 @@ def test_a_name_that_only_the_notebook_has(monkeypatch, name, says):
     cluster = object()
     space = {"x": 1, "np": np, "T": Trainer, "lock": LOCK, "exit": exit, "here": here}
     shell = SimpleNamespace(user_ns={**space, "mine": cluster}, user_ns_hidden={"exit": exit})
-    monkeypatch.setattr(hints, "get_ipython", lambda: shell)
+    monkeypatch.setattr(cell_errors, "get_ipython", lambda: shell)
     other = SimpleNamespace(name="PeerError", message="rank 1 failed: name 'x' is not defined")
     error = SimpleNamespace(name="NameError", message=f"name '{name}' is not defined")
-    found = hints.of_missing_name({0: other, 1: error}, cluster)
+    found = cell_errors.hints({0: other, 1: error}, cluster)
     assert (found == []) if says is None else (len(found) == 1 and found[0].startswith(says))
-    assert hints.of_missing_name({0: other}, cluster) == []
+    assert cell_errors.hints({0: other}, cluster) == []

@@ -41,17 +41,17 @@ def test_which_ranks_refuses(text):
 def test_states_of_engines(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     with cluster.start(n=3, timeout=SECONDS) as c:
-        until(lambda: [row.state for row in rank_status.rows(c)] == ["idle"] * 3)
+        until(lambda: [row.state for row in view.rows(c)] == ["idle"] * 3)
         go = tmp_path / "go"
         c.run("from numba_kernels import Team\nteam = Team()\nimport os, time")
         wait = f"    while not os.path.exists({str(go)!r}): time.sleep(0.01)"
         cell = c.cells.submit(f"if team.rank == 1:\n{wait}\nteam.barrier()")
         said = ["ranks 0, 2 wait in barrier for rank 1"]
-        until(lambda: rank_status.waits(c.cells.asking.ask([0, 1, 2], {}, 0.3)) == said)
+        until(lambda: rank_status.waits(c.cells.ask([0, 1, 2])) == said)
         states = ["waiting in barrier for rank 1", "running", "waiting in barrier for rank 1"]
 
         def wait_for_one():
-            rows = rank_status.rows(c)
+            rows = view.rows(c)
             times = [dict(zip(view.KINDS, row.shares, strict=False)) for row in rows]
             waits = [each.get("waiting", 0.0) > 0 for each in times]
             known = all(row.shares for row in rows)
@@ -71,7 +71,7 @@ def test_states_of_engines(tmp_path, monkeypatch):
         c.client[:].execute(code, block=False)
 
         def settled():
-            rows = rank_status.rows(c)
+            rows = view.rows(c)
             return rows if [r.kind for r in rows] == ["busy", "blocked", "idle"] else None
 
         rows = until(settled)
@@ -97,21 +97,21 @@ def test_states_of_engines(tmp_path, monkeypatch):
         # A stopped engine can't be asked, and this must not take long.
         os.kill(rows[2].pid, signal.SIGSTOP)
         try:
-            until(lambda: rank_status.rows(c)[2].state == "stopped by a signal")
+            until(lambda: view.rows(c)[2].state == "stopped by a signal")
             with clock.seconds("states are shown where an engine is stopped"):
-                rank_status.rows(c)
+                view.rows(c)
         finally:
             os.kill(rows[2].pid, signal.SIGCONT)
-        until(lambda: rank_status.rows(c)[2].state == "idle")
+        until(lambda: view.rows(c)[2].state == "idle")
 
         os.kill(rows[1].pid, signal.SIGKILL)
-        rows = until(lambda: (r := rank_status.rows(c)) and r[1].kind == r[2].kind == "dead" and r)
+        rows = until(lambda: (r := view.rows(c)) and r[1].kind == r[2].kind == "dead" and r)
         assert [row.state for row in rows[1:]] == [
             "dead: was killed by signal 9 (SIGKILL)",
             "dead: ended, with rank 1",
         ]
     assert str(c).startswith("Cluster: it was stopped\n")
-    assert [row.state for row in rank_status.rows(c)] == ["stopped"] * 3
+    assert [row.state for row in view.rows(c)] == ["stopped"] * 3
 
 
 # In a notebook ---------------------------------------------------------------------------------
@@ -235,12 +235,12 @@ def test_mpi_draws_what_ranks_do(notebook):
     assert len(pictures) == 1
     # Ranks 0 and 1 wait for rank 2, which computes for 0.4 s.
     notebook.ok(
-        "from tutorial_dl.training import timeline\nfrom tutorial_dl.cluster import traced_cell\n"
-        "show, whole = traced_cell.display, []\ntraced_cell.display = whole.append"
+        "from tutorial_dl.training import timeline\nfrom tutorial_dl.cluster import magics\n"
+        "show, whole = magics.display, []\nmagics.display = whole.append"
     )
     notebook.ok(code)
     text = notebook.ok(
-        "waits = [rank['waiting'] for rank in whole[0].shares()]; traced_cell.display = show\n"
+        "waits = [rank['waiting'] for rank in whole[0].shares()]; magics.display = show\n"
         "print(waits)"
     )
     first, second, late = json.loads(text)
