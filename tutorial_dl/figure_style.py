@@ -30,7 +30,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as MatplotlibFigure
-from matplotlib.patches import FancyArrowPatch, Patch
+from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.text import Text
 from matplotlib.ticker import NullLocator
 
@@ -45,6 +45,7 @@ COLOURS = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK)
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PREDICTED, MEASURED = BLACK, BLUE
+BAND = {"linewidth": 9, "alpha": 0.3, "solid_capstyle": "round"}  # others on it can be seen
 
 Numbers = Sequence[float] | np.ndarray  # (k,)
 Lines = Mapping[str, Numbers]  # name -> (k,)
@@ -237,13 +238,17 @@ def one_panel(
     width: float = WIDTH,
     height: float = HEIGHT,
     legend: str | None = "best",
+    log_x_base: int = 0,
+    log_y_digits: Iterable[int] = (),
     **properties,
 ) -> Callable[[Callable[..., None]], Callable[..., Figure]]:
     """Turn a function that draws on axes into one that returns a figure of one panel.
 
     The new function takes the same arguments without the axes, and two more: `title`, and `ax`, the
     axes to draw on if not those of a new figure. `legend` is its place on the axes, or "beside"
-    them; None: no legend. `properties` are of the axes, as for `Axes.set` (yscale, ylim, ...).
+    them; None: no legend. With `log_x_base` x is logarithmic (`log_x`), with ticks at the first
+    argument's numbers, with `log_y_digits` y is (`log_y`). `properties` are of the axes, as for
+    `Axes.set` (yscale, ylim, ...).
     """
     labels = {"xlabel": xlabel, "ylabel": ylabel}
     labels = {which: words for which, words in labels.items() if words}
@@ -253,6 +258,10 @@ def one_panel(
         def drawn(*data, title: str = title, ax: Axes | None = None, **options) -> Figure:
             with axes(ax, width, height) as ax:
                 draw(ax, *data, **options)
+                if log_x_base:
+                    log_x(ax, data[0], log_x_base)
+                if log_y_digits:
+                    log_y(ax, log_y_digits)
                 ax.set(title=title, **labels, **properties)
                 if legend == "beside":
                     legend_beside(ax)
@@ -271,15 +280,36 @@ def one_panel(
 
 @contextmanager
 def panels(
-    rows: int = 1, columns: int = 1, width: float = WIDTH, height: float = HEIGHT, **options
+    rows: int = 1,
+    columns: int = 1,
+    width: float = WIDTH,
+    height: float = HEIGHT,
+    title: str = "",
+    **options,
 ) -> Iterator[tuple[Figure, np.ndarray]]:
     """Yield a new figure and its axes, shape (rows, columns), with the common look in effect.
 
-    `width` and `height` are those of one panel. `options` go to `Figure.subplots`.
+    `width` and `height` are those of one panel, `title` is that of the figure. `options` go to
+    `Figure.subplots`.
     """
     with matplotlib.rc_context(RC):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", weight="bold", size=RC["axes.titlesize"])
         yield figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+@contextmanager
+def panel_each(
+    names: Iterable[str], columns: int, width: float, height: float, **options
+) -> Iterator[tuple[Figure, dict[str, Axes]]]:
+    """Yield a new figure and name -> axes, in rows of at most `columns`; as `panels` otherwise."""
+    names = list(names)
+    columns = min(columns, len(names))
+    with panels(-(-len(names) // columns), columns, width, height, **options) as (figure, grid):
+        for ax in grid.flat[len(names) :]:
+            ax.set_axis_off()
+        yield figure, dict(zip(names, grid.flat, strict=False))
 
 
 # Lines and markers -----------------------------------------------------------------------------
@@ -334,14 +364,38 @@ def points(ax: Axes, found: Mapping[float, float], **look) -> None:
 
 
 def stacked(
-    ax: Axes, rows: Sequence, parts: Lines, looks: Sequence[Mapping[str, Any]], height: float = 0.6
+    ax: Axes, at: Sequence, parts: Lines, looks: Iterable[Mapping[str, Any]], height: float = 0.6
 ) -> np.ndarray:
-    """Draw horizontal bars made of parts, name -> widths (rows,), and return where they end."""
-    ends = np.zeros(len(rows))
+    """Draw horizontal bars made of parts, name -> widths (rows,), and return where they end.
+
+    `at` has the places of the rows, or their names, which are then those of `rows`.
+    """
+    names = [one for one in at if isinstance(one, str)]
+    places, ends = range(len(names)) if names else at, np.zeros(len(at))
     for (name, widths), look in zip(parts.items(), looks, strict=False):
-        ax.barh(rows, widths, left=ends, height=height, label=name, edgecolor="white", **look)
+        ax.barh(places, widths, left=ends, height=height, label=name, edgecolor="white", **look)
         ends = ends + widths
+    if names:
+        rows(ax, names)
     return ends
+
+
+def cell(
+    ax: Axes, corner: Sequence[float], size: Sequence[float], words: str = "",
+    type: Mapping[str, Any] | None = None, **look,
+) -> None:  # fmt: skip
+    """Draw a rectangle from its lower left corner, with words in its middle.
+
+    `type` is the look of the words, as for `Axes.text`.
+    """
+    ax.add_patch(Rectangle(corner, *size, **look))
+    if words:
+        middle(ax, corner[0] + size[0] / 2, corner[1] + size[1] / 2, words, **(type or {}))
+
+
+def middle(ax: Axes, x: float, y: float, words: str, **look) -> Text:
+    """Write words, with their middle at (x, y)."""
+    return ax.text(x, y, words, ha="center", va="center", **look)
 
 
 # Axes ------------------------------------------------------------------------------------------
@@ -369,6 +423,13 @@ def log_y(ax: Axes, leading: Iterable[int] = (1, 2, 5)) -> None:
     if shown:
         ax.set_yticks(shown, [f"{tick:g}" for tick in shown])
         ax.yaxis.set_minor_locator(NullLocator())
+
+
+def upright(ax: Axes, x: float, row: float, half: float, label: str = "predicted", **look) -> None:
+    """Draw a prediction as a line across a row, `half` up and down; the first has the label."""
+    known = label in ax.get_legend_handles_labels()[1]
+    look = {"color": PREDICTED, "label": None if known else label} | look
+    ax.plot([x, x], [row - half, row + half], **look)
 
 
 def rows(ax: Axes, names: Sequence[str]) -> None:
@@ -409,15 +470,21 @@ def bare(ax: Axes) -> None:
         spine.set_visible(False)
 
 
+def of_ranks(ranks: int) -> dict[str, dict[str, Any]]:
+    """The looks of a legend (`patch_legend`) with the colour of each rank."""
+    return {f"rank {rank}": {"facecolor": colour(rank)} for rank in range(ranks)}
+
+
+def check_ranks(ranks: int, most: int) -> None:
+    """Raise ValueError unless a figure has from 2 to `most` ranks."""
+    if not 2 <= ranks <= most:
+        raise ValueError(f"ranks must be from 2 to {most}, got {ranks}")
+
+
 def circle(n: int) -> np.ndarray:
     """Places on the unit circle, clockwise from the top: (n, 2)."""
     angles = np.pi / 2 - 2 * np.pi * np.arange(n) / n
     return np.column_stack([np.cos(angles), np.sin(angles)])
-
-
-def title(figure: Figure, words: str) -> None:
-    """Give a figure of several panels a title that looks like those of panels."""
-    figure.suptitle(words, x=0.01, ha="left", weight="bold", size=11)
 
 
 def legend_beside(ax: Axes) -> None:
@@ -425,10 +492,10 @@ def legend_beside(ax: Axes) -> None:
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
-def legend_below(ax: Axes, columns: int = 2) -> None:
+def legend_below(ax: Axes, columns: int = 2, loc: str = "outside lower center") -> None:
     """Put the legend below the figure: it hides nothing, and the figure stays narrow."""
     handles, labels = ax.get_legend_handles_labels()
-    ax.figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    ax.figure.legend(handles, labels, loc=loc, ncols=columns)
 
 
 def patch_legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]], **options) -> None:

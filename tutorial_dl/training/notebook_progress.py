@@ -12,7 +12,7 @@ import math
 import time
 
 from ..runtime.history import in_words
-from .outlook import Nothing, Outlook
+from .progress import Nothing, Outlook
 
 ROWS = 10  # of the table, the newest epochs
 WIDTH, HEIGHT = 360, 142  # of the curve

@@ -2,7 +2,7 @@
 
 A file, or the log of a batch job, gets no carriage returns: there it is a line an epoch. The loops
 call two methods: `update(samples)` after steps, and `set_postfix(values)` after an epoch, whose row
-is then the last one of the history.
+is then the last one of the history. notebook_progress.py has the table of a notebook.
 """
 
 import os
@@ -11,13 +11,54 @@ import sys
 
 from tqdm import tqdm
 
-from .notebook_progress import NotebookProgress
-from .outlook import Nothing, Outlook
+from ..data import Stream
 
 LINE = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
 # The launcher sets it if its own stderr is a terminal (that of a rank is mpiexec's pipe), and to
 # "both" if its stdout is one, too.
 TERMINAL = "TUTORIAL_DL_TERMINAL"
+
+
+class Outlook:
+    """What is to be trained, and how far that is.
+
+    Attributes:
+        words: What trains.
+        epochs: The number of epochs when all is done, those of before included.
+        samples: In an epoch; None or 0 for a stream of unknown length.
+    """
+
+    def __init__(self, words: str, run, epochs: int):
+        self.words, self.run = words, run
+        self.before = len(run.history.epochs)
+        self.epochs = self.before + epochs
+        train = run.dataset.train
+        self.samples = train.samples if isinstance(train, Stream) else len(train)
+
+    @property
+    def done(self) -> int:
+        return len(self.run.history.epochs)
+
+    @property
+    def where(self) -> str:
+        """The epoch that is being trained, or was the last."""
+        return f"epoch {min(self.done + 1, self.epochs)} of {self.epochs}"
+
+
+class Nothing:
+    """Shows nothing."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, samples: int) -> None:
+        pass
+
+    def set_postfix(self, values: dict[str, str], refresh: bool = True) -> None:
+        pass
 
 
 def progress(words: str, run, epochs: int, shows: bool):
@@ -34,6 +75,8 @@ def progress(words: str, run, epochs: int, shows: bool):
     if os.environ.get(TERMINAL) or sys.stderr.isatty():
         return Bar(outlook)
     if in_notebook():
+        from .notebook_progress import NotebookProgress
+
         return NotebookProgress(outlook)
     return EpochLines(outlook)
 

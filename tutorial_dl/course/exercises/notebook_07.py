@@ -9,19 +9,10 @@ import numpy as np
 from numba_kernels.errors import PeerError
 from tutorial_dl.course.virtual_ranks import Patient, Watch, rehearse
 
-from . import (
-    NotYet,
-    counted,
-    every_rank,
-    listed,
-    must_be,
-    must_be_a_ring,
-    must_be_function,
-    must_have,
-    number_of,
-    whose,
-)
+from . import NotYet, counted, every_rank, must_be, must_be_a_ring, must_be_function, must_have
+from .answers import number_of
 from .own_line import told
+from .rings import listed, whose
 
 # (ranks, vector length): even chunks first, then uneven ones, then some empty ones.
 CASES = ((4, 8), (2, 6), (3, 7), (5, 13), (4, 3), (1, 4))
@@ -29,8 +20,8 @@ CASES = ((4, 8), (2, 6), (3, 7), (5, 13), (4, 3), (1, 4))
 
 def trips(answer) -> str:
     """Check (numbers moved per weight by SGD with momentum in numpy, and in one pass)."""
-    numpys, one = must_have(answer, 2, "two numbers: one for numpy, one for a single pass")
-    numpys, one = number_of(numpys, "numpy's number"), number_of(one, "the number of one pass")
+    parts = must_have(answer, 2, "two numbers: one for numpy, one for a single pass")
+    numpys, one = (number_of(part, "the number") for part in parts)
     if one == 1 and numpys == 4:
         raise NotYet("these are the numbers of passes; count what goes through memory in each pass")
     if (numpys, one) == (5, 11):
