@@ -97,7 +97,7 @@ class Figure(MatplotlibFigure):
         return data.getvalue()
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
-        return {KEPT_FIGURE: _text_of(pickle.dumps(self))} if os.environ.get(KEEP) else {}
+        return {KEPT_FIGURE: b64encode(pickle.dumps(self)).decode()} if os.environ.get(KEEP) else {}
 
 
 class Film:
@@ -110,73 +110,56 @@ class Film:
     def __init__(
         self, figure: Figure, frames: Iterator[None], milliseconds: int = 120, hold: int = 1500
     ):
-        canvas = FigureCanvasAgg(figure)
-        forms = {"image/gif": _FilmForm(figure.get_size_inches(), figure.dpi)}
+        canvas, palette = FigureCanvasAgg(figure), _palette()
+        forms = {"image/gif": (figure.get_size_inches(), figure.dpi)}
         if os.environ.get(KEEP):
-            page = np.array(SLIDE_FILM) / SLIDE_DPI
-            forms[KEPT_FILM] = _FilmForm(page, SLIDE_DPI)
-        for number, _ in enumerate(frames):
-            if number == 0:
-                for mime, form in forms.items():
-                    with _type_of(mime, figure):
-                        form.lay_out(canvas)
+            forms[KEPT_FILM] = np.array(SLIDE_FILM) / SLIDE_DPI, SLIDE_DPI
+        places = {}  # of the axes, by form: all frames keep the layout of the first
+        pictures = {mime: [] for mime in forms}
+
+        def draw(mime: str) -> np.ndarray:
+            size, dpi = forms[mime]
+            figure.set_dpi(dpi)
+            figure.set_size_inches(size)
+            for ax, place in zip(figure.axes, places.get(mime, ()), strict=False):
+                ax.set_position(place)
+            with _type_of(mime, figure):
+                canvas.draw()
+            return np.asarray(canvas.buffer_rgba())
+
+        for _ in frames:
+            if not places:
+                for mime in forms:
+                    draw(mime)
+                    places[mime] = [ax.get_position(original=True) for ax in figure.axes]
                 figure.set_layout_engine("none")  # steady, and faster
-            for mime, form in forms.items():
-                with _type_of(mime, figure):
-                    form.add(canvas)
-        self.frames = len(forms["image/gif"].pictures)
+            for mime, made in pictures.items():
+                made.append(_indices(draw(mime), palette))
+        self.frames = len(pictures["image/gif"])
         if not self.frames:
             raise ValueError("a film needs at least one frame, got none")
         waits = [milliseconds] * (self.frames - 1) + [hold]
-        self._gifs = {mime: form.gif(waits) for mime, form in forms.items()}
+        self._gifs = {mime: _gif(made, palette, waits) for mime, made in pictures.items()}
         self.gif = self._gifs["image/gif"]
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         # As HTML: JupyterLab would show image/gif too, but nbconvert's pages would leave it out.
         words = f"Film of {self.frames} frames"
-        found = {
-            "text/html": f'<img alt="{words}" src="data:image/gif;base64,{_text_of(self.gif)}">',
-            "text/plain": f"<{words}>",
-        }
-        if KEPT_FILM in self._gifs:
-            found[KEPT_FILM] = _text_of(self._gifs[KEPT_FILM])
-        return found
+        found = {mime: b64encode(gif).decode() for mime, gif in self._gifs.items()}
+        page = f'<img alt="{words}" src="data:image/gif;base64,{found.pop("image/gif")}">'
+        return found | {"text/html": page, "text/plain": f"<{words}>"}
 
 
-class _FilmForm:
-    """The pictures of a film in one size, which keep the layout of the first."""
+def _gif(frames: Sequence[np.ndarray], palette: np.ndarray, waits: list[int]) -> bytes:
+    """A GIF of indices into the palette, (height, width) each, shown for so many milliseconds."""
+    from PIL import Image
 
-    def __init__(self, size: np.ndarray, dpi: float):
-        self.size, self.dpi = size, dpi
-        self.pictures, self._places, self._palette = [], [], _palette()
-
-    def _resize(self, figure: MatplotlibFigure) -> None:
-        figure.set_dpi(self.dpi)
-        figure.set_size_inches(self.size)
-
-    def lay_out(self, canvas: FigureCanvasAgg) -> None:
-        """Note the places of the axes. After the first `add`, it would be too late."""
-        self._resize(canvas.figure)
-        canvas.draw()
-        self._places = [ax.get_position(original=True) for ax in canvas.figure.axes]
-
-    def add(self, canvas: FigureCanvasAgg) -> None:
-        from PIL import Image
-
-        self._resize(canvas.figure)
-        for ax, place in zip(canvas.figure.axes, self._places, strict=True):
-            ax.set_position(place)
-        canvas.draw()
-        pixels = np.asarray(canvas.buffer_rgba())
-        picture = Image.fromarray(_indices(pixels, self._palette))
-        picture.putpalette(self._palette.tobytes())
-        self.pictures.append(picture)
-
-    def gif(self, waits: Sequence[int]) -> bytes:
-        first, *others = self.pictures
-        data = io.BytesIO()
-        first.save(data, "gif", save_all=True, append_images=others, duration=list(waits), loop=0)
-        return data.getvalue()
+    first, *others = pictures = [Image.fromarray(frame) for frame in frames]
+    for picture in pictures:
+        picture.putpalette(palette.tobytes())
+    data = io.BytesIO()
+    first.save(data, "gif", save_all=True, append_images=others, duration=waits, loop=0)
+    return data.getvalue()
 
 
 def enlarge_type(figure: MatplotlibFigure) -> None:
@@ -194,10 +177,6 @@ def _type_of(mime: str, figure: MatplotlibFigure) -> Iterator[None]:
     yield
     for text, size in sizes:
         text.set_fontsize(size)
-
-
-def _text_of(data: bytes) -> str:
-    return b64encode(data).decode("ascii")
 
 
 def _palette() -> np.ndarray:
@@ -231,17 +210,10 @@ def axes(ax: Axes | None = None, width: float = WIDTH, height: float = HEIGHT) -
 
 
 def one_panel(
-    title: str,
-    xlabel: str = "",
-    ylabel: str = "",
-    *,
-    width: float = WIDTH,
-    height: float = HEIGHT,
-    legend: str | None = "best",
-    log_x_base: int = 0,
-    log_y_digits: Iterable[int] = (),
+    title: str, xlabel: str = "", ylabel: str = "", *, width: float = WIDTH, height: float = HEIGHT,
+    legend: str | None = "best", log_x_base: int = 0, log_y_digits: Iterable[int] = (),
     **properties,
-) -> Callable[[Callable[..., None]], Callable[..., Figure]]:
+) -> Callable[[Callable[..., None]], Callable[..., Figure]]:  # fmt: skip
     """Turn a function that draws on axes into one that returns a figure of one panel.
 
     The new function takes the same arguments without the axes, and two more: `title`, and `ax`, the
@@ -280,13 +252,9 @@ def one_panel(
 
 @contextmanager
 def panels(
-    rows: int = 1,
-    columns: int = 1,
-    width: float = WIDTH,
-    height: float = HEIGHT,
-    title: str = "",
+    rows: int = 1, columns: int = 1, width: float = WIDTH, height: float = HEIGHT, title: str = "",
     **options,
-) -> Iterator[tuple[Figure, np.ndarray]]:
+) -> Iterator[tuple[Figure, np.ndarray]]:  # fmt: skip
     """Yield a new figure and its axes, shape (rows, columns), with the common look in effect.
 
     `width` and `height` are those of one panel, `title` is that of the figure. `options` go to
@@ -357,26 +325,14 @@ def predicted_measured_each(
         ax.plot(x, measured[name], **marks(number), markevery=every, label=name)
 
 
-def points(ax: Axes, found: Mapping[float, float], **look) -> None:
-    """Draw x -> y as markers with a white edge, which stand out from lines and from each other."""
-    look = {"markersize": 8, "markeredgecolor": "white"} | look
-    ax.plot(list(found), list(found.values()), **look)
-
-
 def stacked(
-    ax: Axes, at: Sequence, parts: Lines, looks: Iterable[Mapping[str, Any]], height: float = 0.6
+    ax: Axes, rows: Sequence, parts: Lines, looks: Iterable[Mapping[str, Any]], height: float = 0.6
 ) -> np.ndarray:
-    """Draw horizontal bars made of parts, name -> widths (rows,), and return where they end.
-
-    `at` has the places of the rows, or their names, which are then those of `rows`.
-    """
-    names = [one for one in at if isinstance(one, str)]
-    places, ends = range(len(names)) if names else at, np.zeros(len(at))
+    """Draw horizontal bars made of parts, name -> widths (rows,), and return where they end."""
+    ends = np.zeros(len(rows))
     for (name, widths), look in zip(parts.items(), looks, strict=False):
-        ax.barh(places, widths, left=ends, height=height, label=name, edgecolor="white", **look)
+        ax.barh(rows, widths, left=ends, height=height, label=name, edgecolor="white", **look)
         ends = ends + widths
-    if names:
-        rows(ax, names)
     return ends
 
 
@@ -384,10 +340,7 @@ def cell(
     ax: Axes, corner: Sequence[float], size: Sequence[float], words: str = "",
     type: Mapping[str, Any] | None = None, **look,
 ) -> None:  # fmt: skip
-    """Draw a rectangle from its lower left corner, with words in its middle.
-
-    `type` is the look of the words, as for `Axes.text`.
-    """
+    """Draw a rectangle from its lower left corner, and words, which look as `type`, in it."""
     ax.add_patch(Rectangle(corner, *size, **look))
     if words:
         middle(ax, corner[0] + size[0] / 2, corner[1] + size[1] / 2, words, **(type or {}))
@@ -456,29 +409,12 @@ def arrow(ax: Axes, start, end, **look) -> None:
     ax.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", **look))
 
 
-def level(ax: Axes, y: float, words: str) -> None:
-    """Draw a thin grey line at `y`, with words above its right end."""
-    ax.axhline(y, color=GREY, linewidth=1)
-    note(ax, words, (1, y), (0, 3), ("axes fraction", "data"), ha="right", color=GREY, size=9)
-
-
 def bare(ax: Axes) -> None:
     """Leave the labels of the axes, without ticks, grid and frame."""
     ax.tick_params(length=0)
     ax.grid(False)
     for spine in ax.spines.values():
         spine.set_visible(False)
-
-
-def of_ranks(ranks: int) -> dict[str, dict[str, Any]]:
-    """The looks of a legend (`patch_legend`) with the colour of each rank."""
-    return {f"rank {rank}": {"facecolor": colour(rank)} for rank in range(ranks)}
-
-
-def check_ranks(ranks: int, most: int) -> None:
-    """Raise ValueError unless a figure has from 2 to `most` ranks."""
-    if not 2 <= ranks <= most:
-        raise ValueError(f"ranks must be from 2 to {most}, got {ranks}")
 
 
 def circle(n: int) -> np.ndarray:

@@ -44,7 +44,8 @@ def parts_of_cuts(
     kinds = [kind for kind in parts[names[0]] if any(one[kind] for one in parts.values())]
     with style.axes(width=8.4, height=1.4 + 0.42 * len(names)) as ax:
         columns = {kind: np.array([parts[name][kind] for name in names]) for kind in kinds}
-        right = style.stacked(ax, names, columns, looks_of(kinds)).max()
+        right = style.stacked(ax, range(len(names)), columns, looks_of(kinds)).max()
+        style.rows(ax, names)
         if measured is not None:
             look = {"color": style.BLACK, "markeredgecolor": "white", "markersize": 8, "zorder": 4}
             ax.plot(measured, range(len(names)), "D", label="measured", **look)

@@ -98,7 +98,8 @@ def step_traffic(ways: Mapping[str, Mapping[str, float]]) -> style.Figure:
             {"color": colour, "alpha": 0.55, "hatch": hatch}
             for colour, hatch in zip(style.COLOURS, hatches, strict=False)
         ]
-        totals = style.stacked(ax, list(ways), widths, looks)
+        totals = style.stacked(ax, range(len(ways)), widths, looks)
+        style.rows(ax, list(ways))
         for bar in ax.patches:
             if width := bar.get_width():
                 at = bar.get_x() + width / 2, bar.get_y() + bar.get_height() / 2

@@ -12,6 +12,7 @@ from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Lines, Numbers
 
 COMPUTES = "#D8D8D8"
+EDGED = {"markersize": 8, "markeredgecolor": "white"}  # stand out from lines and from each other
 
 
 def many_to_few(workers: int = 6) -> style.Figure:
@@ -138,7 +139,7 @@ def saturated(
         master = next((known for known in predicted if name.startswith(known)), None)
         _check_predicted([name] * (master is None), predicted)
         look = style.marks(number) | {"color": colours[master], "label": f"{name}: measured"}
-        style.points(ax, found, **look)
+        ax.plot(list(found), list(found.values()), **EDGED | look)
     ax.set_xticks(workers)
 
 
@@ -179,7 +180,8 @@ def unseen(
         known = [(x, y) for x, y in zip(upward, line, strict=True) if not isnan(y)]
         ax.plot(*zip(*known, strict=True), label=f"{name}, predicted", **style.line(number))
         if found := measured.get(name):
-            style.points(ax, found, label=f"{name}, measured", **style.marks(number))
+            look = EDGED | style.marks(number)
+            ax.plot(list(found), list(found.values()), label=f"{name}, measured", **look)
     ax.set_xticks(upward)
 
 

@@ -160,6 +160,13 @@ def springs(
     return figure
 
 
+def _level(ax, y: float, words: str) -> None:
+    """Draw a thin grey line at `y`, with words above its right end."""
+    ax.axhline(y, color=style.GREY, linewidth=1)
+    look = {"ha": "right", "color": style.GREY, "size": 9}
+    style.note(ax, words, (1, y), (0, 3), ("axes fraction", "data"), **look)
+
+
 @style.one_panel(
     "The center averages over workers, and over time",
     "moving rate (lines: predicted)", "standard deviation of the center",
@@ -171,7 +178,7 @@ def center_noise(
     """Standard deviation of the center by the moving rate, (k,); `levels` are horizontal lines."""
     style.predicted_measured_each(ax, moving_rates, predicted, measured)
     for name, level in levels.items():
-        style.level(ax, level, name)
+        _level(ax, level, name)
 
 
 def periods(
@@ -233,7 +240,7 @@ def commits(runs: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[int]]]) ->
 )  # fmt: skip
 def pace_by_workers(ax, workers: Sequence[int], predicted: Lines, measured: Lines):
     """The pace on a slope by the number of workers, relative to one process with momentum."""
-    style.level(ax, 1, "one process with momentum")
+    _level(ax, 1, "one process with momentum")
     style.predicted_measured_each(ax, workers, predicted, measured)
     ax.set_yscale("log", base=2)
     ax.yaxis.set_major_formatter("{x:g}")
@@ -272,4 +279,5 @@ def shares_of_pi(ax, workers: Sequence[int], nothing: Numbers, most: Numbers):
     }
     looks = zip((style.GREY, style.SKY, style.ORANGE), ("", "//", "xx"), strict=True)
     looks = [{"color": colour, "hatch": hatch} for colour, hatch in looks]
-    style.stacked(ax, [f"{p}" for p in workers], parts, looks)
+    style.stacked(ax, range(len(workers)), parts, looks)
+    style.rows(ax, [f"{p}" for p in workers])

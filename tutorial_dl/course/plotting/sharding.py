@@ -8,6 +8,7 @@ from matplotlib.patches import Circle
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course.plotting.dimensions import looks_of
+from tutorial_dl.course.plotting.splitting import check_ranks, of_ranks
 from tutorial_dl.figure_style import Lines, Numbers
 from tutorial_dl.model_parallel.positions import Positions
 
@@ -24,7 +25,8 @@ def memory_ladder(names: Sequence[str], measured: Lines, predicted: Numbers) -> 
     """
     with style.axes(width=8.0, height=1.2 + 0.5 * len(names)) as ax:
         parts = {kind: np.asarray(of) / 1024 for kind, of in measured.items()}
-        style.stacked(ax, list(names), parts, looks_of(parts))
+        style.stacked(ax, range(len(names)), parts, looks_of(parts))
+        style.rows(ax, list(names))
         for row, total in enumerate(predicted):
             style.upright(ax, total / 1024, row, 0.42, "predicted total", linewidth=2)
         ax.set(xlabel="KiB per rank, measured", title="What a rank holds between two steps")
@@ -39,7 +41,7 @@ def ring_attention_film(ranks: int = 4) -> style.Film:
         ranks: C, from 2 to 7. Left: each rank and the block that it holds. Right: which pairs of
             queries (rows) and keys (columns) have been computed, in the colour of the keys.
     """
-    style.check_ranks(ranks, len(style.COLOURS))
+    check_ranks(ranks, len(style.COLOURS))
     with style.panels(1, 2, width=4.2, height=4.0) as (figure, panels):
         return style.Film(figure, _turns(*panels[0], ranks), milliseconds=1200, hold=3000)
 
@@ -74,7 +76,7 @@ def causal_work(ranks: int = 4) -> style.Figure:
     Args:
         ranks: C, from 2 to 7. Empty pairs need not be computed: their keys are later.
     """
-    style.check_ranks(ranks, len(style.COLOURS))
+    check_ranks(ranks, len(style.COLOURS))
     with style.panels(1, 2, width=4.2, height=4.4) as (figure, panels):
         for ax, order in zip(panels[0], ("in order", "zigzag"), strict=True):
             positions = Positions(4 * ranks, ranks, order)
@@ -87,7 +89,7 @@ def causal_work(ranks: int = 4) -> style.Figure:
                     work[rank] += 4 * (ranks / len(owner)) ** 2  # in quarters of the larger pieces
             shown = ", ".join(f"{one:g}" for one in work)
             ax.set_title(f"{order}: work of ranks {shown}", size=10)
-        style.patch_legend(figure, style.of_ranks(ranks))
+        style.patch_legend(figure, of_ranks(ranks))
     return figure
 
 

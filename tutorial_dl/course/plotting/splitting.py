@@ -41,13 +41,23 @@ class Row:
             self.matrix(name, rows, columns, term=rank)
 
 
+def check_ranks(ranks: int, most: int) -> None:
+    if not 2 <= ranks <= most:
+        raise ValueError(f"ranks must be from 2 to {most}, got {ranks}")
+
+
+def of_ranks(ranks: int) -> dict[str, dict]:
+    """The looks of a legend with the colour of each rank."""
+    return {f"rank {rank}": {"facecolor": style.colour(rank)} for rank in range(ranks)}
+
+
 def cut_products(ranks: int = 3) -> style.Figure:
     """A product x W cut by columns, cut by rows, and one of each, one after the other.
 
     Args:
         ranks: From 2 to 4. Each has a colour; what is grey is on all of them.
     """
-    style.check_ranks(ranks, 4)
+    check_ranks(ranks, 4)
     summed = ["=", ("terms", "y", SAMPLES, OUTPUTS), "=", ("y", SAMPLES, OUTPUTS)]
     rows = {
         "By columns: every rank needs all inputs, and computes some outputs": [
@@ -76,7 +86,7 @@ def cut_products(ranks: int = 3) -> style.Figure:
                     row.matrix(*part)
         for ax in panels[:, 0]:
             ax.set(xlim=(0, row.x), ylim=(-1.2, 1.2))
-        style.patch_legend(figure, style.of_ranks(ranks) | {"all ranks": {"facecolor": WHOLE}})
+        style.patch_legend(figure, of_ranks(ranks) | {"all ranks": {"facecolor": WHOLE}})
     return figure
 
 
