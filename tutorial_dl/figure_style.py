@@ -30,7 +30,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as MatplotlibFigure
-from matplotlib.patches import FancyArrowPatch, Patch
+from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.text import Text
 from matplotlib.ticker import NullLocator
 
@@ -45,6 +45,7 @@ COLOURS = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK)
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PREDICTED, MEASURED = BLACK, BLUE
+BAND = {"linewidth": 9, "alpha": 0.3, "solid_capstyle": "round"}  # others on it can be seen
 
 Numbers = Sequence[float] | np.ndarray  # (k,)
 Lines = Mapping[str, Numbers]  # name -> (k,)
@@ -96,7 +97,7 @@ class Figure(MatplotlibFigure):
         return data.getvalue()
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
-        return {KEPT_FIGURE: _text_of(pickle.dumps(self))} if os.environ.get(KEEP) else {}
+        return {KEPT_FIGURE: b64encode(pickle.dumps(self)).decode()} if os.environ.get(KEEP) else {}
 
 
 class Film:
@@ -109,73 +110,56 @@ class Film:
     def __init__(
         self, figure: Figure, frames: Iterator[None], milliseconds: int = 120, hold: int = 1500
     ):
-        canvas = FigureCanvasAgg(figure)
-        forms = {"image/gif": _FilmForm(figure.get_size_inches(), figure.dpi)}
+        canvas, palette = FigureCanvasAgg(figure), _palette()
+        forms = {"image/gif": (figure.get_size_inches(), figure.dpi)}
         if os.environ.get(KEEP):
-            page = np.array(SLIDE_FILM) / SLIDE_DPI
-            forms[KEPT_FILM] = _FilmForm(page, SLIDE_DPI)
-        for number, _ in enumerate(frames):
-            if number == 0:
-                for mime, form in forms.items():
-                    with _type_of(mime, figure):
-                        form.lay_out(canvas)
+            forms[KEPT_FILM] = np.array(SLIDE_FILM) / SLIDE_DPI, SLIDE_DPI
+        places = {}  # of the axes, by form: all frames keep the layout of the first
+        pictures = {mime: [] for mime in forms}
+
+        def draw(mime: str) -> np.ndarray:
+            size, dpi = forms[mime]
+            figure.set_dpi(dpi)
+            figure.set_size_inches(size)
+            for ax, place in zip(figure.axes, places.get(mime, ()), strict=False):
+                ax.set_position(place)
+            with _type_of(mime, figure):
+                canvas.draw()
+            return np.asarray(canvas.buffer_rgba())
+
+        for _ in frames:
+            if not places:
+                for mime in forms:
+                    draw(mime)
+                    places[mime] = [ax.get_position(original=True) for ax in figure.axes]
                 figure.set_layout_engine("none")  # steady, and faster
-            for mime, form in forms.items():
-                with _type_of(mime, figure):
-                    form.add(canvas)
-        self.frames = len(forms["image/gif"].pictures)
+            for mime, made in pictures.items():
+                made.append(_indices(draw(mime), palette))
+        self.frames = len(pictures["image/gif"])
         if not self.frames:
             raise ValueError("a film needs at least one frame, got none")
         waits = [milliseconds] * (self.frames - 1) + [hold]
-        self._gifs = {mime: form.gif(waits) for mime, form in forms.items()}
+        self._gifs = {mime: _gif(made, palette, waits) for mime, made in pictures.items()}
         self.gif = self._gifs["image/gif"]
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         # As HTML: JupyterLab would show image/gif too, but nbconvert's pages would leave it out.
         words = f"Film of {self.frames} frames"
-        found = {
-            "text/html": f'<img alt="{words}" src="data:image/gif;base64,{_text_of(self.gif)}">',
-            "text/plain": f"<{words}>",
-        }
-        if KEPT_FILM in self._gifs:
-            found[KEPT_FILM] = _text_of(self._gifs[KEPT_FILM])
-        return found
+        found = {mime: b64encode(gif).decode() for mime, gif in self._gifs.items()}
+        page = f'<img alt="{words}" src="data:image/gif;base64,{found.pop("image/gif")}">'
+        return found | {"text/html": page, "text/plain": f"<{words}>"}
 
 
-class _FilmForm:
-    """The pictures of a film in one size, which keep the layout of the first."""
+def _gif(frames: Sequence[np.ndarray], palette: np.ndarray, waits: list[int]) -> bytes:
+    """A GIF of indices into the palette, (height, width) each, shown for so many milliseconds."""
+    from PIL import Image
 
-    def __init__(self, size: np.ndarray, dpi: float):
-        self.size, self.dpi = size, dpi
-        self.pictures, self._places, self._palette = [], [], _palette()
-
-    def _resize(self, figure: MatplotlibFigure) -> None:
-        figure.set_dpi(self.dpi)
-        figure.set_size_inches(self.size)
-
-    def lay_out(self, canvas: FigureCanvasAgg) -> None:
-        """Note the places of the axes. After the first `add`, it would be too late."""
-        self._resize(canvas.figure)
-        canvas.draw()
-        self._places = [ax.get_position(original=True) for ax in canvas.figure.axes]
-
-    def add(self, canvas: FigureCanvasAgg) -> None:
-        from PIL import Image
-
-        self._resize(canvas.figure)
-        for ax, place in zip(canvas.figure.axes, self._places, strict=True):
-            ax.set_position(place)
-        canvas.draw()
-        pixels = np.asarray(canvas.buffer_rgba())
-        picture = Image.fromarray(_indices(pixels, self._palette))
-        picture.putpalette(self._palette.tobytes())
-        self.pictures.append(picture)
-
-    def gif(self, waits: Sequence[int]) -> bytes:
-        first, *others = self.pictures
-        data = io.BytesIO()
-        first.save(data, "gif", save_all=True, append_images=others, duration=list(waits), loop=0)
-        return data.getvalue()
+    first, *others = pictures = [Image.fromarray(frame) for frame in frames]
+    for picture in pictures:
+        picture.putpalette(palette.tobytes())
+    data = io.BytesIO()
+    first.save(data, "gif", save_all=True, append_images=others, duration=waits, loop=0)
+    return data.getvalue()
 
 
 def enlarge_type(figure: MatplotlibFigure) -> None:
@@ -193,10 +177,6 @@ def _type_of(mime: str, figure: MatplotlibFigure) -> Iterator[None]:
     yield
     for text, size in sizes:
         text.set_fontsize(size)
-
-
-def _text_of(data: bytes) -> str:
-    return b64encode(data).decode("ascii")
 
 
 def _palette() -> np.ndarray:
@@ -230,20 +210,17 @@ def axes(ax: Axes | None = None, width: float = WIDTH, height: float = HEIGHT) -
 
 
 def one_panel(
-    title: str,
-    xlabel: str = "",
-    ylabel: str = "",
-    *,
-    width: float = WIDTH,
-    height: float = HEIGHT,
-    legend: str | None = "best",
+    title: str, xlabel: str = "", ylabel: str = "", *, width: float = WIDTH, height: float = HEIGHT,
+    legend: str | None = "best", log_x_base: int = 0, log_y_digits: Iterable[int] = (),
     **properties,
-) -> Callable[[Callable[..., None]], Callable[..., Figure]]:
+) -> Callable[[Callable[..., None]], Callable[..., Figure]]:  # fmt: skip
     """Turn a function that draws on axes into one that returns a figure of one panel.
 
     The new function takes the same arguments without the axes, and two more: `title`, and `ax`, the
     axes to draw on if not those of a new figure. `legend` is its place on the axes, or "beside"
-    them; None: no legend. `properties` are of the axes, as for `Axes.set` (yscale, ylim, ...).
+    them; None: no legend. With `log_x_base` x is logarithmic (`log_x`), with ticks at the first
+    argument's numbers, with `log_y_digits` y is (`log_y`). `properties` are of the axes, as for
+    `Axes.set` (yscale, ylim, ...).
     """
     labels = {"xlabel": xlabel, "ylabel": ylabel}
     labels = {which: words for which, words in labels.items() if words}
@@ -253,6 +230,10 @@ def one_panel(
         def drawn(*data, title: str = title, ax: Axes | None = None, **options) -> Figure:
             with axes(ax, width, height) as ax:
                 draw(ax, *data, **options)
+                if log_x_base:
+                    log_x(ax, data[0], log_x_base)
+                if log_y_digits:
+                    log_y(ax, log_y_digits)
                 ax.set(title=title, **labels, **properties)
                 if legend == "beside":
                     legend_beside(ax)
@@ -271,15 +252,32 @@ def one_panel(
 
 @contextmanager
 def panels(
-    rows: int = 1, columns: int = 1, width: float = WIDTH, height: float = HEIGHT, **options
-) -> Iterator[tuple[Figure, np.ndarray]]:
+    rows: int = 1, columns: int = 1, width: float = WIDTH, height: float = HEIGHT, title: str = "",
+    **options,
+) -> Iterator[tuple[Figure, np.ndarray]]:  # fmt: skip
     """Yield a new figure and its axes, shape (rows, columns), with the common look in effect.
 
-    `width` and `height` are those of one panel. `options` go to `Figure.subplots`.
+    `width` and `height` are those of one panel, `title` is that of the figure. `options` go to
+    `Figure.subplots`.
     """
     with matplotlib.rc_context(RC):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", weight="bold", size=RC["axes.titlesize"])
         yield figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+@contextmanager
+def panel_each(
+    names: Iterable[str], columns: int, width: float, height: float, **options
+) -> Iterator[tuple[Figure, dict[str, Axes]]]:
+    """Yield a new figure and name -> axes, in rows of at most `columns`; as `panels` otherwise."""
+    names = list(names)
+    columns = min(columns, len(names))
+    with panels(-(-len(names) // columns), columns, width, height, **options) as (figure, grid):
+        for ax in grid.flat[len(names) :]:
+            ax.set_axis_off()
+        yield figure, dict(zip(names, grid.flat, strict=False))
 
 
 # Lines and markers -----------------------------------------------------------------------------
@@ -327,14 +325,8 @@ def predicted_measured_each(
         ax.plot(x, measured[name], **marks(number), markevery=every, label=name)
 
 
-def points(ax: Axes, found: Mapping[float, float], **look) -> None:
-    """Draw x -> y as markers with a white edge, which stand out from lines and from each other."""
-    look = {"markersize": 8, "markeredgecolor": "white"} | look
-    ax.plot(list(found), list(found.values()), **look)
-
-
 def stacked(
-    ax: Axes, rows: Sequence, parts: Lines, looks: Sequence[Mapping[str, Any]], height: float = 0.6
+    ax: Axes, rows: Sequence, parts: Lines, looks: Iterable[Mapping[str, Any]], height: float = 0.6
 ) -> np.ndarray:
     """Draw horizontal bars made of parts, name -> widths (rows,), and return where they end."""
     ends = np.zeros(len(rows))
@@ -342,6 +334,21 @@ def stacked(
         ax.barh(rows, widths, left=ends, height=height, label=name, edgecolor="white", **look)
         ends = ends + widths
     return ends
+
+
+def cell(
+    ax: Axes, corner: Sequence[float], size: Sequence[float], words: str = "",
+    type: Mapping[str, Any] | None = None, **look,
+) -> None:  # fmt: skip
+    """Draw a rectangle from its lower left corner, and words, which look as `type`, in it."""
+    ax.add_patch(Rectangle(corner, *size, **look))
+    if words:
+        middle(ax, corner[0] + size[0] / 2, corner[1] + size[1] / 2, words, **(type or {}))
+
+
+def middle(ax: Axes, x: float, y: float, words: str, **look) -> Text:
+    """Write words, with their middle at (x, y)."""
+    return ax.text(x, y, words, ha="center", va="center", **look)
 
 
 # Axes ------------------------------------------------------------------------------------------
@@ -371,6 +378,13 @@ def log_y(ax: Axes, leading: Iterable[int] = (1, 2, 5)) -> None:
         ax.yaxis.set_minor_locator(NullLocator())
 
 
+def upright(ax: Axes, x: float, row: float, half: float, label: str = "predicted", **look) -> None:
+    """Draw a prediction as a line across a row, `half` up and down; the first has the label."""
+    known = label in ax.get_legend_handles_labels()[1]
+    look = {"color": PREDICTED, "label": None if known else label} | look
+    ax.plot([x, x], [row - half, row + half], **look)
+
+
 def rows(ax: Axes, names: Sequence[str]) -> None:
     """Name the rows 0, 1, 2, ... of a horizontal bar chart, from top to bottom."""
     ax.set_yticks(range(len(names)), names)
@@ -395,12 +409,6 @@ def arrow(ax: Axes, start, end, **look) -> None:
     ax.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", **look))
 
 
-def level(ax: Axes, y: float, words: str) -> None:
-    """Draw a thin grey line at `y`, with words above its right end."""
-    ax.axhline(y, color=GREY, linewidth=1)
-    note(ax, words, (1, y), (0, 3), ("axes fraction", "data"), ha="right", color=GREY, size=9)
-
-
 def bare(ax: Axes) -> None:
     """Leave the labels of the axes, without ticks, grid and frame."""
     ax.tick_params(length=0)
@@ -415,20 +423,15 @@ def circle(n: int) -> np.ndarray:
     return np.column_stack([np.cos(angles), np.sin(angles)])
 
 
-def title(figure: Figure, words: str) -> None:
-    """Give a figure of several panels a title that looks like those of panels."""
-    figure.suptitle(words, x=0.01, ha="left", weight="bold", size=11)
-
-
 def legend_beside(ax: Axes) -> None:
     """Put the legend to the right of the axes, where it hides nothing."""
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
-def legend_below(ax: Axes, columns: int = 2) -> None:
+def legend_below(ax: Axes, columns: int = 2, loc: str = "outside lower center") -> None:
     """Put the legend below the figure: it hides nothing, and the figure stays narrow."""
     handles, labels = ax.get_legend_handles_labels()
-    ax.figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    ax.figure.legend(handles, labels, loc=loc, ncols=columns)
 
 
 def patch_legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]], **options) -> None:

@@ -169,16 +169,17 @@ def test_each_form_of_a_film_has_a_layout_of_its_own(monkeypatch):
     monkeypatch.delenv(figure_style.KEEP, raising=False)
     alone = filmed()[2].gif
     monkeypatch.setenv(figure_style.KEEP, "1")
-    add, sizes = figure_style._FilmForm.add, []
+    draw, sizes = figure_style.FigureCanvasAgg.draw, []
 
-    def noted(form, canvas):
-        sizes.append((form.dpi, canvas.figure.axes[0].texts[0].get_fontsize()))
-        add(form, canvas)
+    def noted(canvas):
+        sizes.append((canvas.figure.dpi, canvas.figure.axes[0].texts[0].get_fontsize()))
+        draw(canvas)
 
-    monkeypatch.setattr(figure_style._FilmForm, "add", noted)
+    monkeypatch.setattr(figure_style.FigureCanvasAgg, "draw", noted)
     figure, panels, film = filmed()
     assert film.gif == alone  # what JupyterLab shows does not depend on the slides
-    assert sizes == 2 * [(100, 6), (figure_style.SLIDE_DPI, figure_style.SLIDE_TYPE)]
+    # Once for the layout, and for each of two frames
+    assert sizes == 3 * [(100, 6), (figure_style.SLIDE_DPI, figure_style.SLIDE_TYPE)]
     assert Image.open(io.BytesIO(film.gif)).size == (1600, 400)
     # The figure is left in the form for slides.
     assert tuple(figure.bbox.size) == figure_style.SLIDE_FILM

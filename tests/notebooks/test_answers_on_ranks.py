@@ -151,7 +151,7 @@ WRONG = {  # exercise: (piece of the solution, what a learner wrote, hint)
     ],
     "06.average": [
         ("    message = ", "    return team.allreduce(g.copy()) / team.size\n    message = ",
-         r"^not yet: this is the mean of means; here ranks have \[0, 2, 4, 7\] samples$"),
+         r"^not yet: the gradient: this is the mean of means; here ranks have \[0, 2, 4, 7\] s"),
         (" / message[-1]", "", "this is a sum over the samples"),
         ("/ message[-1]", "/ team.size", "not by the number of ranks"),
         ("/ message[-1]", "/ max(1, s)", "not by this rank's"),

@@ -5,7 +5,7 @@ import pytest
 from exercise_cells import says
 from scipy.stats import norm
 
-from tutorial_dl.course.exercises import forms, hints
+from tutorial_dl.course.exercises import answers
 from tutorial_dl.training import schedules
 
 
@@ -132,24 +132,24 @@ def test_a_mistake_is_named(exercise, answer, hint, capsys):
     ],
 )
 def test_a_hint_is_what_leads_from_the_right_number_to_this_one(value, hint):
-    with pytest.raises(hints.NotYet, match=hint) as raised:
-        hints.must_be(value, 20.0, "the number")
+    with pytest.raises(answers.NotYet, match=hint) as raised:
+        answers.must_be(value, 20.0, "the number")
     assert "20" not in str(raised.value).replace(f"{value:g}", "")
 
 
 def test_a_number_within_the_tolerance_is_right():
-    hints.must_be(20.19, 20.0, "the number")
-    hints.must_be(19.81, 20.0, "the number", {"a mistake": 19.81})
+    answers.must_be(20.19, 20.0, "the number")
+    answers.must_be(19.81, 20.0, "the number", {"a mistake": 19.81})
 
 
 @pytest.mark.parametrize("answer", ["71", b"71", True, np.True_, 1j, [1, 2], {}, object()])
 def test_what_is_no_number(answer):
-    with pytest.raises(hints.NotYet, match="the size must be a number, got "):
-        forms.number_of(answer, "the size")
+    with pytest.raises(answers.NotYet, match="the size must be a number, got "):
+        answers.number_of(answer, "the size")
 
 
 @pytest.mark.parametrize("answer", [70.5, 71.0001, "71", True, float("inf"), [71, 71]])
 def test_what_is_no_whole_number(answer):
-    with pytest.raises(hints.NotYet, match="must be a whole number from 1 to 100, got "):
-        forms.whole(answer, 1, 100, "the size")
-    assert forms.whole(71 + 1e-12, 1, 100, "the size") == 71
+    with pytest.raises(answers.NotYet, match="must be a whole number from 1 to 100, got "):
+        answers.whole(answer, 1, 100, "the size")
+    assert answers.whole(71 + 1e-12, 1, 100, "the size") == 71

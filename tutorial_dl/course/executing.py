@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 from ..figure_style import KEEP
@@ -39,20 +37,6 @@ def is_current(notebook: Path, result: Path) -> bool:
     return about.get(SUM) == digest(notebook)
 
 
-@contextmanager
-def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment, which processes that are started meanwhile inherit."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
-
-
 def execute(notebook: Path, result: Path, seconds: float = SECONDS) -> None:
     """Run all cells of a notebook in a new kernel, and write it with its outputs to `result`.
 
@@ -76,24 +60,21 @@ def execute(notebook: Path, result: Path, seconds: float = SECONDS) -> None:
     whole = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(result.parent)}}
     now = ["before the first cell"]
-    told = {KEEP: "1"}
-    with tempfile.TemporaryDirectory(prefix="kernel-") as folder, variables(told):
+    with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
         # Sockets in a folder of this user: nobody else on this machine can reach the kernel.
         kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/socket")
         client = NotebookClient(whole, km=kernel, timeout=seconds, resources=where)
         client.owns_km = True  # so it ends the kernel, whatever happens
         client.on_cell_start = lambda cell, cell_index: now.__setitem__(0, cell["id"])
         try:
-            client.execute()
-        except CellExecutionError as error:
-            said = f"{error.ename}: {error.evalue}".splitlines()[0]
+            client.execute(env=os.environ | {KEEP: "1"})
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+            said = f"not done in {seconds:g} s"
+            if isinstance(error, CellExecutionError):
+                said = f"{error.ename}: {error.evalue}".splitlines()[0]
+            elif isinstance(error, DeadKernelError):
+                said = "its kernel has ended"
             raise CellFailed(f"{notebook.name}, cell {now[0]}: {said}") from error
-        except CellTimeoutError as error:
-            raise CellFailed(
-                f"{notebook.name}, cell {now[0]}: not done in {seconds:g} s"
-            ) from error
-        except DeadKernelError as error:
-            raise CellFailed(f"{notebook.name}, cell {now[0]}: its kernel has ended") from error
     whole.metadata["tutorial_dl"] = {SUM: source}
     part = result.with_suffix(".part")
     nbformat.write(whole, part)

@@ -15,8 +15,7 @@ Horovod and PyTorch's DistributedDataParallel (DDP) overlap in buckets of some M
 
 from __future__ import annotations
 
-import queue
-import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from ..replica.base import Batch
 from ..replica.dense import DenseReplica
 from .measure import in_turns
 
-SECONDS = 60.0  # limit for the reduction of one layer; after it this rank raises queue.Empty
+SECONDS = 60.0  # limit for the reduction of one layer; after it this rank raises TimeoutError
 
 
 class Overlapped:
@@ -42,44 +41,31 @@ class Overlapped:
     def __init__(self, team: Team, replica: DenseReplica):
         self.replica, self._team = replica, team.split(0)
         replica.place(replica.parameters, self._team.empty(replica.gradient.size))
-        self._layers: queue.SimpleQueue = queue.SimpleQueue()
-        self._reduced: queue.SimpleQueue = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._reduce, daemon=True)
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1)
 
     def gradient(self, batch: Batch) -> float:
         """Fill `replica.gradient` with the mean over ranks; returns this rank's mean loss.
 
         The batch has this rank's samples: equally many on all ranks, at least one.
         """
-        self._count = 0
-        loss, samples = self.replica.compute_gradient(batch, ready=self._ready)
+        reduced: list[Future] = []
+
+        def ready(first: int, last: int) -> None:
+            layer = self.replica.gradient[first:last]
+            reduced.append(self._thread.submit(self._team.allreduce, layer, "mean"))
+
+        loss, samples = self.replica.compute_gradient(batch, ready=ready)
         if not samples:
             raise ValueError("a plain mean over ranks needs equal shares, got an empty batch")
-        for _ in range(self._count):
-            error = self._reduced.get(timeout=SECONDS)
-            if error is not None:
-                raise error
+        for layer in reduced:
+            layer.result(SECONDS)
         return loss
-
-    def _ready(self, first: int, last: int) -> None:
-        self._count += 1
-        self._layers.put(self.replica.gradient[first:last])
-
-    def _reduce(self) -> None:
-        while (layer := self._layers.get()) is not None:
-            try:
-                self._team.allreduce(layer, "mean")
-                self._reduced.put(None)
-            except BaseException as error:
-                self._reduced.put(error)
 
     def __enter__(self) -> Overlapped:
         return self
 
     def __exit__(self, *error) -> None:
-        self._layers.put(None)
-        self._thread.join(SECONDS)
+        self._thread.shutdown(wait=not any(error), cancel_futures=True)
 
 
 def seconds(team: Team, replicas: dict[str, DenseReplica], batch: Batch, rounds: int) -> dict:

@@ -24,38 +24,29 @@ DATA, RECEIPT = 1, 2  # tags
 SECONDS = 5.0  # for which a rank of `patient_team` waits for the others before it gives up
 
 
-class Watch:
-    """A record of what one rank did: the states of its vector, and its messages.
-
-    states[k] is x after k exchanges, and what the function did until the next one.
-    """
-
-    def __init__(self, x: np.ndarray):
-        self.x = x
-        self.states: list[np.ndarray] = []  # one before each exchange and one at the end
-        self.sent: list[tuple[int, int]] = []  # (target rank, how many numbers) of each message
-        self.error: BaseException | None = None  # what the function raised
-
-    def note(self, sendbuf: np.ndarray, dest: int) -> None:
-        """Record the state and the message; to be called before every exchange."""
-        self.states.append(self.x.copy())
-        self.sent.append((dest, np.size(sendbuf)))
-
-    def end(self) -> None:
-        """Record the last state; to be called when the function has returned."""
-        self.states.append(self.x.copy())
-
-
 class _Rank:
-    """The calls of mpi4py that tell a rank where it is, and Sendrecv.
+    """The calls of mpi4py that tell a rank where it is, and Sendrecv; it records what was done.
 
-    `watch` records every Sendrecv, if there is one.
+    Attributes:
+        watched: this rank's vector, if its states are recorded
+        states: the vector before each Sendrecv and at the end: states[k] is that after k exchanges,
+            and what the function did until the next one
+        sent: (target rank, how many numbers) of each message
+        error: what the function raised
     """
 
-    rank: int
-    size: int
     has: str  # what there is of mpi4py's communicators, in words
-    watch: Watch | None = None
+
+    def __init__(self, place, watched: np.ndarray | None = None):
+        self.rank, self.size, self.watched = place.rank, place.size, watched
+        self.states: list[np.ndarray] = []
+        self.sent: list[tuple[int, int]] = []
+        self.error: BaseException | None = None
+
+    def note(self) -> None:
+        """Record the vector's state; also to be called when the function has returned."""
+        if self.watched is not None:
+            self.states.append(self.watched.copy())
 
     def __getattr__(self, name: str):
         raise AttributeError(f"comm has no {name!r} here; it has {self.has}")
@@ -77,8 +68,7 @@ class _Rank:
     ) -> None:  # fmt: skip
         _must_say_where_from(recvbuf, source)
         self._must_be_there(dest=dest, source=source)
-        if self.watch:
-            self.watch.note(sendbuf, dest)
+        self.note()
         receipt = self._post(sendbuf, dest)
         self._take(recvbuf, source)
         self._wait(receipt, f"for rank {dest} to receive")
@@ -89,22 +79,22 @@ class _Rank:
 def rehearse(
     function: Callable[[RehearsalRank, np.ndarray], object],
     vectors: Sequence[np.ndarray],
-) -> list[Watch]:
+) -> list[RehearsalRank]:
     """Call `function(comm, vectors[rank])` on as many virtual ranks as there are vectors.
 
     Every rank's vector is recorded after every exchange, so that a check can say when it went
-    wrong. Ranks that wait in vain get the errors of `on_virtual_ranks`. Returns one Watch per rank.
+    wrong. Ranks that wait in vain get the errors of `on_virtual_ranks`. Returns the ranks.
     """
-    watches = [Watch(x) for x in vectors]
+    ranks: dict[int, RehearsalRank] = {}
 
     def program(team: VirtualTeam) -> None:
-        watch = watches[team.rank]
-        function(RehearsalRank(team, watch), watch.x)
-        watch.end()
+        comm = ranks[team.rank] = RehearsalRank(team, vectors[team.rank])
+        function(comm, comm.watched)
+        comm.note()
 
-    for watch, ended in zip(watches, on_virtual_ranks(program, len(vectors)), strict=True):
-        watch.error = ended.error
-    return watches
+    for rank, ended in enumerate(on_virtual_ranks(program, len(vectors))):
+        ranks[rank].error = ended.error
+    return [ranks[rank] for rank in range(len(vectors))]
 
 
 class RehearsalRank(_Rank):
@@ -112,11 +102,12 @@ class RehearsalRank(_Rank):
 
     has = "rank, size and Sendrecv"
 
-    def __init__(self, team: VirtualTeam, watch: Watch):
-        self.rank, self.size = team.rank, team.size
-        self.team, self.watch = team, watch
+    def __init__(self, team: VirtualTeam, watched: np.ndarray):
+        super().__init__(team, watched)
+        self.team = team
 
     def _post(self, buf: np.ndarray, dest: int) -> None:
+        self.sent.append((dest, np.size(buf)))
         self.team.send(buf, dest)
 
     def _take(self, buf: np.ndarray, source: int) -> None:
@@ -139,16 +130,15 @@ class Patient(_Rank):
     Args:
         comm: an mpi4py communicator; all its ranks must create the Patient together
         seconds: how long a call waits before it raises TimeoutError
-        watch: records every Sendrecv, if given
+        watched: the vector whose states are recorded, if given
     """
 
     has = "rank, size, Send, Recv and Sendrecv"
 
-    def __init__(self, comm, seconds: float = PATIENCE, watch: Watch | None = None):
+    def __init__(self, comm, seconds: float = PATIENCE, watched: np.ndarray | None = None):
+        super().__init__(comm, watched)
         self.comm = comm.Dup()  # so that an abandoned message cannot be taken for a later one
-        self.seconds, self.watch = seconds, watch
-        self.rank, self.size = comm.rank, comm.size
-        self.sent: list[tuple[int, int]] = []  # (target rank, how many numbers) of each message
+        self.seconds = seconds
 
     def Send(self, buf: np.ndarray, dest: int, tag: int = 0) -> None:
         self._must_be_there(dest=dest)

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from itertools import islice
 from math import prod
 
+from tutorial_dl.words import counted
+
 # What ranks with all other coordinates equal make together, for the axes that divide a model
 GROUPS = {"pipeline": "pipelines", "context": "context groups", "tensor": "tensor groups"}
 
@@ -111,9 +113,8 @@ def split_groups(axes: Mapping[str, int], node_size: int) -> list[list[int]]:
 
 def title(axes: Mapping[str, int]) -> str:
     """In words: "data 2 x pipeline 2: 4 ranks"."""
-    ranks = prod(axes.values())
     product = " x ".join(f"{name} {size}" for name, size in axes.items())
-    return f"{product}: {ranks} rank{'s' * (ranks != 1)}"
+    return f"{product}: {counted(prod(axes.values()), 'rank')}"
 
 
 def lines(axes: Mapping[str, int], node_size: int | None = None) -> list[str]:

@@ -4,6 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
 from itertools import count
 from numbers import Integral
+from typing import Self
+
+from tutorial_dl.words import counted
 
 DERIVED = ("workers", "devices", "masters")  # the first one that is not given is computed
 MOST = 100_000  # ranks
@@ -57,6 +60,62 @@ class Counts:
         """Number of nodes as NNLO's talk counts them: always a coordinator, but no masters."""
         return 1 + self.groups * self.folds * self.workers_each * self.devices
 
+    @classmethod
+    def for_ranks(
+        cls,
+        ranks: int,
+        masters: int | None = None,
+        workers: int | None = None,
+        devices: int | None = None,
+        groups: int = 1,
+        folds: int = 1,
+    ) -> Self:
+        """The layout of an asynchronous run on `ranks` ranks, masters included.
+
+        One number that is not given is computed from the others: workers; if that is given,
+        devices; if both are given, masters. Other numbers default to 1, so `for_ranks(p)` has one
+        master and p - 1 workers.
+
+        Raises:
+            ValueError: If no layout of that many ranks has these numbers; the message names the
+                nearest that do.
+
+        >>> Layout.for_ranks(7, devices=2)
+        Layout(groups=1, folds=1, masters=1, workers=3, devices=2, search=False)
+        """
+        check_bound(ranks)
+        said = {"masters": masters, "workers": workers, "devices": devices}
+        said = {name: value for name, value in said.items() if value is not None}
+        smallest = cls(groups, folds, **said)
+        if smallest.masters and not smallest.search and ranks < 2:
+            raise ValueError(
+                f"{counted(ranks, 'rank')}, but an asynchronous run needs a master and a worker: "
+                f"at least {smallest.ranks} ranks"
+            )
+        missing = next((name for name in DERIVED if name not in said), None)
+        if missing is None:
+            smallest.check_ranks(ranks)
+            return smallest
+        ways = list(_varied(smallest, missing, ranks, lowest=1))
+        for layout in ways:
+            if layout.ranks == ranks:
+                return layout
+        # Another value of a given number, with the missing one computed to match, would do as well.
+        lowest = min(smallest.masters, 1)
+        others = [
+            way
+            for name in said
+            for other in _varied(smallest, name, ranks, lowest if name == "masters" else 1)
+            for way in _varied(other, missing, ranks, lowest=1)
+        ]
+        among = {"groups": groups, "folds": folds} if smallest.search else {}
+        told = " x ".join(f"{name} {value}" for name, value in (among | said).items())
+        near = ", or ".join(filter(None, (_next_to(ranks, ways), _exact(ranks, smallest, others))))
+        raise ValueError(
+            f"{counted(ranks, 'rank')} can't be {told}, for any number of {missing}; nearest that "
+            f"fit: {near}"
+        )
+
     def check_ranks(self, ranks: int) -> None:
         """Raise ValueError unless this layout needs `ranks` ranks; names the nearest that fit."""
         if ranks == self.ranks:
@@ -68,7 +127,7 @@ class Counts:
         near = _exact(ranks, self, others)
         if others and not near:
             near = f"nearest that fit: {_next_to(ranks, others)}"
-        told = f"{_count(ranks)}, but {words(self)} need {self.ranks}"
+        told = f"{counted(ranks, 'rank')}, but {words(self)} need {self.ranks}"
         raise ValueError("; ".join(filter(None, (told, near))))
 
 
@@ -87,43 +146,6 @@ def check_bound(ranks: int) -> None:
     """Raise ValueError for more ranks than can be listed quickly."""
     if ranks > MOST:
         raise ValueError(f"ranks must be at most {MOST}, got {ranks}")
-
-
-def for_ranks(
-    single: Counts, ranks: int, masters: int | None, workers: int | None, devices: int | None
-) -> Counts:
-    """Implements `Layout.for_ranks`; `single` has the groups and folds, and 1 for the rest."""
-    check_bound(ranks)
-    said = {"masters": masters, "workers": workers, "devices": devices}
-    said = {name: value for name, value in said.items() if value is not None}
-    smallest = replace(single, **said)
-    if smallest.masters and not smallest.search and ranks < 2:
-        raise ValueError(
-            f"{_count(ranks)}, but an asynchronous run needs a master and a worker: "
-            f"at least {smallest.ranks} ranks"
-        )
-    missing = next((name for name in DERIVED if name not in said), None)
-    if missing is None:
-        smallest.check_ranks(ranks)
-        return smallest
-    ways = list(_varied(smallest, missing, ranks, lowest=1))
-    for layout in ways:
-        if layout.ranks == ranks:
-            return layout
-    # Another value of a given number, with the missing one computed to match, would do as well.
-    lowest = min(smallest.masters, 1)
-    others = [
-        way
-        for name in said
-        for other in _varied(smallest, name, ranks, lowest if name == "masters" else 1)
-        for way in _varied(other, missing, ranks, lowest=1)
-    ]
-    among = {"groups": single.groups, "folds": single.folds} if single.search else {}
-    told = " x ".join(f"{name} {value}" for name, value in (among | said).items())
-    near = ", or ".join(filter(None, (_next_to(ranks, ways), _exact(ranks, smallest, others))))
-    raise ValueError(
-        f"{_count(ranks)} can't be {told}, for any number of {missing}; nearest that fit: {near}"
-    )
 
 
 def _varied(layout: Counts, name: str, ranks: int, lowest: int) -> Iterator[Counts]:
@@ -152,8 +174,4 @@ def _next_to(ranks: int, layouts: Iterable[Counts]) -> str:
     layouts = list(layouts)
     below = max((x for x in layouts if x.ranks < ranks), key=lambda x: x.ranks, default=None)
     above = min((x for x in layouts if x.ranks > ranks), key=lambda x: x.ranks, default=None)
-    return ", ".join(f"{_count(x.ranks)} for {words(x)}" for x in (below, above) if x is not None)
-
-
-def _count(ranks: int) -> str:
-    return f"{ranks} rank{'s' * (ranks != 1)}"
+    return ", ".join(f"{counted(x.ranks, 'rank')} for {words(x)}" for x in (below, above) if x)

@@ -15,6 +15,7 @@ from tutorial_dl.layout.axes import title as title_of
 from tutorial_dl.layout.counts import words
 from tutorial_dl.layout.roles import Role
 from tutorial_dl.layout.tree import Knot, roots, shortened
+from tutorial_dl.words import counted
 
 __all__ = ["draw_axes", "draw_layout"]
 
@@ -38,11 +39,9 @@ NARROWEST = 5.2  # inches, for the notes below axes
 
 
 def draw_layout(
-    layout,
-    nodes: Sequence[Hashable] | None = None,
-    title: str | None = None,
+    layout, nodes: Sequence[Hashable] | None = None, title: str | None = None,
     ax: Axes | None = None,
-) -> style.Figure:
+) -> style.Figure:  # fmt: skip
     """Roles as a tree with one square per rank; below it the nodes, if they are given.
 
     Large layouts are shortened to the first few, how many are left out, and the last.
@@ -90,7 +89,7 @@ def draw_layout(
             note = "dashed: a worker\ncut between nodes" if cut else ""
             _row_name(ax, bottom - 1.5, "nodes", note, style.BLACK)
         if title is None:
-            title = f"{words(layout)}: {layout.ranks} rank{'s' * (layout.ranks != 1)}"
+            title = f"{words(layout)}: {counted(layout.ranks, 'rank')}"
         ax.set(xlim=(-LABELS, width), ylim=(floor, 1.4), title=title)
         ax.set_axis_off()
     return ax.figure
@@ -296,7 +295,7 @@ def _square(ax: Axes, x: float, y: float, text: str, colour: str, width: float =
     )  # fmt: skip
     ax.add_patch(box)
     look = {"size": 8 if len(text) < 4 or width > 1 else 6, "color": "white", "weight": "bold"}
-    ax.text(x, y, text, ha="center", va="center", zorder=3, **look)
+    style.middle(ax, x, y, text, zorder=3, **look)
 
 
 def _frame(ax: Axes, x: float, y: float, width: float, height: float, colour: str, **look) -> None:
@@ -312,4 +311,4 @@ def _row_name(ax: Axes, y: float, name: str, does: str, colour: str) -> None:
 
 def _say(ax: Axes, x: float, y: float, text: str) -> None:
     patch = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-    ax.text(x, y, text, ha="center", va="center", size=8, bbox=patch)
+    style.middle(ax, x, y, text, size=8, bbox=patch)

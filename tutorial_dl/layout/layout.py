@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import TYPE_CHECKING
 
-from tutorial_dl.layout import axes, counts
+from tutorial_dl.layout import axes
 from tutorial_dl.layout.counts import Counts, words
 from tutorial_dl.layout.placing import Places
 from tutorial_dl.layout.roles import Role
@@ -48,31 +48,6 @@ class Layout(Counts):
     >>> Layout(masters=2, workers=3, devices=2).ranks
     15
     """
-
-    @classmethod
-    def for_ranks(
-        cls,
-        ranks: int,
-        masters: int | None = None,
-        workers: int | None = None,
-        devices: int | None = None,
-        groups: int = 1,
-        folds: int = 1,
-    ) -> Layout:
-        """The layout of an asynchronous run on `ranks` ranks, masters included.
-
-        One number that is not given is computed from the others: workers; if that is given,
-        devices; if both are given, masters. Other numbers default to 1, so `for_ranks(p)` has one
-        master and p - 1 workers.
-
-        Raises:
-            ValueError: If no layout of that many ranks has these numbers; the message names the
-                nearest that do.
-
-        >>> Layout.for_ranks(7, devices=2)
-        Layout(groups=1, folds=1, masters=1, workers=3, devices=2, search=False)
-        """
-        return counts.for_ranks(cls(groups, folds), ranks, masters, workers, devices)
 
     def roles(self, nodes: Sequence[Hashable] | None = None) -> list[Role]:
         """The role of each rank, in the order of ranks.

@@ -24,17 +24,13 @@ def curves(histories: Mapping[str, object]) -> style.Figure:
     metrics = [name.removeprefix("val_") for name in every if name not in OTHERS]
     loss = ["loss"] if "loss" in every else []  # players of a game have losses of their own
     names = list(dict.fromkeys([*loss, *metrics]))
-    columns = min(2, len(names))
-    rows = -(-len(names) // columns)
-    with style.panels(rows, columns, width=4.6, height=3.2) as (figure, grid):
-        for ax, name in zip(grid.flat, names, strict=False):
+    with style.panel_each(names, 2, 4.6, 3.2) as (figure, panels):
+        for name, ax in panels.items():
             for number, history in enumerate(histories.values()):
                 _draw(ax, history, name, number, alone=len(histories) == 1)
             what = WORDS.get(name, name.replace("_", " "))
             ax.set(title=what[0].upper() + what[1:], xlabel="epoch", ylabel=what)
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        for ax in grid.flat[len(names) :]:
-            ax.set_axis_off()
         figure.legend(handles=_legend(histories), loc="outside lower center", ncols=4)
     return figure
 

@@ -5,7 +5,7 @@ setup.py      from the options of a command (config.py) to a Plan; ranks.py: on 
 gan.py        a Trainer of a GAN; gan_watch.py, gan_quality.py, gan_samples.py: what is seen of it
 optimizer_choice.py, schedules.py  the optimizer, and learning rates by step
 callbacks.py, keras_callbacks.py   what is called after each epoch; log.py: a file of its rows
-progress.py, notebook_progress.py, outlook.py  what rank 0 shows meanwhile
+progress.py   what rank 0 shows meanwhile
 timeline.py   what every rank does when; span_kinds.py, timeline_figure.py: how it is drawn
 prediction.py how fast training should be
 """

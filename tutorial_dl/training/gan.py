@@ -12,7 +12,8 @@ optimizer (runtime/game.py: Together).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -65,22 +66,23 @@ class Average(Callback):
         if self.weights is not None:
             self.weights = np.array(self.weights)
 
-    def swapped(self) -> Swapped:
-        """`with average.swapped():` the generator has the averaged weights."""
-        return Swapped(self.game.generator, self.weights)
-
-
-class Swapped:
-    def __init__(self, replica, weights: np.ndarray | None) -> None:
-        self.replica, self.weights = replica, weights
-
-    def __enter__(self) -> None:
-        self.own = self.replica.parameters.copy()
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """`with average.swapped():` the generator has the averaged weights, if there are any."""
+        parameters = self.game.generator.parameters
+        own = parameters.copy()
         if self.weights is not None:
-            self.replica.parameters[:] = self.weights
+            parameters[:] = self.weights
+        try:
+            yield
+        finally:
+            parameters[:] = own
 
-    def __exit__(self, *error) -> None:
-        self.replica.parameters[:] = self.own
+
+def samples_of(game: Game, average: Average | None, asked, count: int, seed: int) -> np.ndarray:
+    """Samples of the averaged generator; without an average, of the one in training."""
+    with nullcontext() if average is None else average.swapped():
+        return game.sample(asked, count, seed)
 
 
 def gan_trainer(

@@ -9,7 +9,7 @@ import numpy as np
 from ..data import Dataset
 from ..replica.gan import Game
 from ..runtime.callback import Callback
-from .gan import Average
+from .gan import Average, samples_of
 
 SAMPLES = 1000
 
@@ -127,8 +127,5 @@ class Quality(Callback):
             asked = np.arange(SAMPLES) % self.dataset.classes
         elif len(asked):
             asked = asked[:SAMPLES]
-        count = len(asked) if len(asked) else SAMPLES
-        if self.average is None:
-            return self._measure(self.game.sample(asked, count, self.seed), asked)
-        with self.average.swapped():
-            return self._measure(self.game.sample(asked, count, self.seed), asked)
+        made = samples_of(self.game, self.average, asked, len(asked) or SAMPLES, self.seed)
+        return self._measure(made, asked)

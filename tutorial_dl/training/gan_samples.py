@@ -17,7 +17,7 @@ import numpy as np
 from ..data import Dataset
 from ..replica.gan import EMPTY, Game
 from ..runtime.callback import Callback
-from .gan import average_of
+from .gan import average_of, samples_of
 from .strips import png, strip
 
 ROWS, COLUMNS = 3, 10  # of a grid, at most
@@ -32,13 +32,9 @@ View = Callable[[np.ndarray], np.ndarray]
 
 def tiled(images: np.ndarray, columns: int) -> np.ndarray:
     """Images (n, h, w) of uint8 in rows of `columns`, with a line of one pixel between them."""
-    n, h, w = images.shape
-    rows = -(-n // columns)
-    whole = np.full((rows * (h + 1) - 1, columns * (w + 1) - 1), GAP, np.uint8)
-    for i, one in enumerate(images):
-        y, x = i // columns * (h + 1), i % columns * (w + 1)
-        whole[y : y + h, x : x + w] = one
-    return whole
+    lined = np.pad(images, ((0, -len(images) % columns), (0, 1), (0, 1)), constant_values=GAP)
+    rows = lined.reshape(-1, columns, *lined.shape[1:])
+    return np.block([list(row) for row in rows])[:-1, :-1]
 
 
 def inked(shares: np.ndarray) -> np.ndarray:
@@ -156,19 +152,14 @@ class Samples(Callback):
     def _look(self, average, epoch: int) -> None:
         if self._view is None:
             return
-        self.newest = epoch, self._view(self._made(average))
+        made = samples_of(self.game, average, self._asked, self._count, self.seed)
+        self.newest = epoch, self._view(made)
         self._seen = [one for one in self._seen if one[0] < epoch]  # (an epoch may be done again)
         if epoch % self._every == 0:
             self._seen.append(self.newest)
         if len(self._seen) >= self.kept:  # (so that the newest one has a place, too)
             self._every *= 2
             self._seen = [one for one in self._seen if one[0] % self._every == 0]
-
-    def _made(self, average) -> np.ndarray:
-        if average is None or average.weights is None:
-            return self.game.sample(self._asked, self._count, self.seed)
-        with average.swapped():
-            return self.game.sample(self._asked, self._count, self.seed)
 
     # What is shown
 

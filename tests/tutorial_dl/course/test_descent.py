@@ -37,6 +37,8 @@ def test_two_over_the_largest_curvature_is_where_it_turns(random):
     bound = 2 / scipy.linalg.eigvalsh(loss.hessian())[-1]
     assert foundations.stability_bound(loss.hessian()) == pytest.approx(bound, rel=1e-12)
     assert descend(loss, start, 0.99 * bound, epochs=10_000).ended_by == "gradient norm"
+    with pytest.raises(ValueError, match="does not curve upwards"):
+        foundations.stability_bound(np.zeros((2, 2)))
     above = descend(loss, start, 1.01 * bound, epochs=10_000)
     assert above.ended_by == "divergence" and not above.converged
     assert above.losses[-1] > 1e12 * above.losses[0]
@@ -60,16 +62,6 @@ def test_best_rate_is_the_fastest_and_its_factor_follows_from_the_condition(rand
     least = foundations.contraction(H, best)
     assert least == pytest.approx((kappa - 1) / (kappa + 1), rel=1e-9)
     assert all(foundations.contraction(H, best * f) > least for f in (0.5, 0.99, 1.01, 1.3))
-
-
-def test_rates_of_a_diagonal_hessian():
-    H = np.diag([1.0, 4.0])
-    assert foundations.stability_bound(H) == 0.5
-    assert foundations.best_rate(H) == 0.4
-    assert foundations.contraction(H, 0.4) == pytest.approx(0.6)
-    assert foundations.contraction(H, 0.75) == 2.0
-    with pytest.raises(ValueError, match="does not curve upwards"):
-        foundations.stability_bound(np.zeros((2, 2)))
 
 
 def test_predicted_path_is_the_path(random):
@@ -274,15 +266,6 @@ def test_noise_floor_at_its_ends(random):
         foundations.noise_floor(loss, 0.1, 24)
 
 
-def test_noise_floor_for_small_batches_of_many_samples(random):
-    # Far from the end of an epoch, it is the textbook's eta tr(C) / (4 b).
-    design = np.ones((20_000, 1))
-    loss = LeastSquares(design, 0.5 * random.standard_normal(20_000))
-    C = 4 * np.var(loss.targets)
-    textbook = 0.01 * C / (4 * 2)
-    assert foundations.noise_floor(loss, 0.01, 2) == pytest.approx(textbook, rel=0.02)
-
-
 # curvature
 
 
@@ -324,12 +307,6 @@ def test_curvatures_that_are_all_the_same_or_none():
     assert foundations.largest_curvature(lambda w: 3 * w, np.ones(9)) == pytest.approx(3)
     assert foundations.largest_curvature(lambda w: 0 * w, np.ones(9)) == 0
     assert foundations.largest_curvature(lambda w: -2 * w, np.ones(1)) == pytest.approx(-2)
-
-
-def test_a_bowls_curvature_is_its_hessians(random):
-    loss = bowl(random)
-    found = foundations.largest_curvature(loss.gradient, np.zeros(3), products=3)
-    assert found == pytest.approx(np.linalg.eigvalsh(loss.hessian())[-1], rel=1e-6)
 
 
 @pytest.mark.parametrize(

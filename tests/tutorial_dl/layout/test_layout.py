@@ -19,11 +19,14 @@ from tutorial_dl import figure_style as style
 from tutorial_dl.course import plotting
 from tutorial_dl.layout import axes, counts, hub_ranks, roles, tree, worker_ranks
 from tutorial_dl.layout import layout as layout_file
+from tutorial_dl.words import counted
 
 
-@pytest.mark.parametrize("module", [axes, roles, tree, layout_file], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module", [axes, counts, roles, tree, layout_file], ids=lambda m: m.__name__
+)
 def test_the_examples(module):
-    found = doctest.testmod(module)
+    found = doctest.testmod(module, extraglobs={"Layout": Layout})
     assert found.attempted and not found.failed
 
 
@@ -362,7 +365,7 @@ def test_what_a_message_names_does_fit(layout, ranks):
     with pytest.raises(ValueError) as error:
         layout.check_ranks(ranks)
     told, _, near = str(error.value).partition("; ")
-    assert told == f"{counts._count(ranks)}, but {counts.words(layout)} need {layout.ranks}"
+    assert told == f"{counted(ranks, 'rank')}, but {counts.words(layout)} need {layout.ranks}"
     named = near.removeprefix("nearest that fit: ").replace(", or ", ", ").split(", ")
     named = named if near else []  # no smaller number of anything needs fewer ranks
     exact = f"{ranks} fit" in near

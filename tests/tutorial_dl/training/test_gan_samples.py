@@ -15,8 +15,7 @@ from tutorial_dl.replica.one_dimensional_gan import OneDimensionalGan
 from tutorial_dl.training import gan_samples
 from tutorial_dl.training.gan import average_of, gan_trainer
 from tutorial_dl.training.gan_samples import Samples, inked, tiled
-from tutorial_dl.training.notebook_progress import NotebookProgress, curve
-from tutorial_dl.training.outlook import Outlook
+from tutorial_dl.training.progress import NotebookProgress, Outlook, curve
 
 
 def test_samples_stand_in_rows():

@@ -11,8 +11,7 @@ import pytest
 from tutorial_dl import Trainer, __version__, data, models
 from tutorial_dl.training import History, progress
 from tutorial_dl.training.callbacks import Log
-from tutorial_dl.training.notebook_progress import NotebookProgress, curve
-from tutorial_dl.training.outlook import Nothing, Outlook
+from tutorial_dl.training.progress import NotebookProgress, Nothing, Outlook, curve
 
 
 def trainer_of(**options):

@@ -4,8 +4,7 @@ There is one file per notebook: the check "01.degree" is the function `degree` i
 It takes the answer and returns the praise for a right one, or raises `NotYet` with a hint: the
 misconception if it knows one, else on which side the answer is off, but never the answer itself.
 
-forms.py        takes an answer in any form: 71, 71.0, a numpy scalar, a Fraction, an array
-hints.py        compares it, and finds the mistake that leads to it
+answers.py      takes an answer in any form, compares it, and finds the mistake that leads to it
 rings.py        what is common to exercises in which messages go round a ring
 own_line.py     an exception in a learner's function, with the learner's own line
 ranks_agree.py  exercises of %%px cells: the ranks agree on one line
@@ -15,25 +14,27 @@ A notebook must run from top to bottom with its exercises undone. So an answer t
 raises nothing.
 """
 
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import isfunction
-from types import ModuleType
 from typing import Any
 
 from tutorial_dl.words import counted
 
-from .forms import (
+from .answers import (
+    NotYet,
     call,
+    close,
     is_unfinished,
+    must_be,
     must_be_function,
     must_have,
+    must_not_be,
+    must_not_be_scaled,
     must_return,
     number_of,
     whole,
-)
-from .hints import NotYet, close, must_be, must_not_be, must_not_be_scaled
+)  # fmt: skip
 from .own_line import verdict_on
 from .ranks_agree import call_on_ranks, every_rank, must_reduce_once, together
 from .rings import listed, must_be_a_ring, whose
@@ -57,7 +58,12 @@ def check(name: str, answer: Any) -> bool:
     path = f"{__name__}.notebook_{notebook}"
     if not (notebook.isdigit() and find_spec(path)):
         raise ValueError(f"no exercises for {name!r}; names look like '01.degree'")
-    judges = _judges(import_module(path))
+    module = import_module(path)
+    judges = {
+        name: item
+        for name, item in vars(module).items()
+        if isfunction(item) and item.__module__ == path and not name.startswith("_")
+    }
     if exercise not in judges:
         known = ", ".join(f"{notebook}.{e}" for e in sorted(judges))
         raise ValueError(f"unknown exercise {name!r}; this notebook has {known}")
@@ -73,11 +79,3 @@ def check(name: str, answer: Any) -> bool:
     verdict = verdict_on(judged)
     print(verdict)
     return verdict.passed
-
-
-def _judges(module: ModuleType) -> dict[str, Callable[[Any], str]]:
-    return {
-        name: item
-        for name, item in vars(module).items()
-        if isfunction(item) and item.__module__ == module.__name__ and not name.startswith("_")
-    }

@@ -4,18 +4,8 @@ import numpy as np
 
 from tutorial_dl.course.virtual_ranks import Patient
 
-from . import (
-    NotYet,
-    close,
-    counted,
-    every_rank,
-    listed,
-    must_be,
-    must_be_a_ring,
-    must_be_function,
-    number_of,
-    whose,
-)
+from . import NotYet, close, counted, every_rank, must_be, must_be_a_ring, must_be_function
+from .rings import listed, whose
 
 SHAPE = np.array([1.0, 2.0])  # every chunk is a multiple of it
 LATENCY, BANDWIDTH = 2e-6, 10e9  # exercise 1: seconds, bytes per second; p = 16 ranks
@@ -40,7 +30,7 @@ def crossover(answer) -> str:
         "this is a number of float32 weights; bytes are asked for": right / 4,
         "β is seconds per byte: it is the inverse of the bandwidth": right / BANDWIDTH**2,
     }
-    must_be(number_of(answer, "the size"), right, "the size in bytes", mistakes)
+    must_be(answer, right, "the size in bytes", mistakes)
     return "some 18,000 weights in float32: the gradients of most networks are far larger"
 
 
@@ -84,8 +74,6 @@ def _wrong(chunk, number: int, p: int) -> str:
         raise AssertionError("a right chunk was called wrong")
     missing = [r for r in range(p) if times[r] == 0]
     often = [r for r in range(p) if times[r] > 1]
-    parts = [
-        *([f"lacks the values of rank {listed(missing)}"] if missing else []),
-        *([f"has those of rank {listed(often)} more than once"] if often else []),
-    ]
+    parts = [f"lacks the values of rank {listed(missing)}"] if missing else []
+    parts += [f"has those of rank {listed(often)} more than once"] if often else []
     return f"chunk {number} {' and '.join(parts)}"

@@ -7,21 +7,12 @@ cell. Both check it step by step.
 import numpy as np
 
 from numba_kernels.errors import PeerError
-from tutorial_dl.course.virtual_ranks import Patient, Watch, rehearse
+from tutorial_dl.course.virtual_ranks import Patient, RehearsalRank, rehearse
 
-from . import (
-    NotYet,
-    counted,
-    every_rank,
-    listed,
-    must_be,
-    must_be_a_ring,
-    must_be_function,
-    must_have,
-    number_of,
-    whose,
-)
+from . import NotYet, counted, every_rank, must_be, must_be_a_ring, must_be_function, must_have
+from .answers import number_of
 from .own_line import told
+from .rings import listed, whose
 
 # (ranks, vector length): even chunks first, then uneven ones, then some empty ones.
 CASES = ((4, 8), (2, 6), (3, 7), (5, 13), (4, 3), (1, 4))
@@ -29,8 +20,8 @@ CASES = ((4, 8), (2, 6), (3, 7), (5, 13), (4, 3), (1, 4))
 
 def trips(answer) -> str:
     """Check (numbers moved per weight by SGD with momentum in numpy, and in one pass)."""
-    numpys, one = must_have(answer, 2, "two numbers: one for numpy, one for a single pass")
-    numpys, one = number_of(numpys, "numpy's number"), number_of(one, "the number of one pass")
+    parts = must_have(answer, 2, "two numbers: one for numpy, one for a single pass")
+    numpys, one = (number_of(part, "the number") for part in parts)
     if one == 1 and numpys == 4:
         raise NotYet("these are the numbers of passes; count what goes through memory in each pass")
     if (numpys, one) == (5, 11):
@@ -70,16 +61,15 @@ def ring_on_ranks(answer) -> str:
     from mpi4py import MPI
 
     must_be_function(answer)
-    comm = MPI.COMM_WORLD
-    p, rank = comm.size, comm.rank
+    p, rank = MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank
     n = 2 * p + 1  # chunks differ in length
-    watch = Watch(_vector(rank, n))
-    answer(Patient(comm, watch=watch), watch.x)
-    watch.end()
-    if not _is_sum(watch, p):
+    comm = Patient(MPI.COMM_WORLD, watched=_vector(rank, n))
+    answer(comm, comm.watched)
+    comm.note()
+    if not _is_sum(comm, p):
         steps = range(_last(p) + 1)
-        raise NotYet(next(filter(None, (_wrong(watch, step, rank, p) for step in steps))))
-    must_be_a_ring(watch.sent, rank, p, _last(p), longest=-(-n // p))
+        raise NotYet(next(filter(None, (_wrong(comm, step, rank, p) for step in steps))))
+    must_be_a_ring(comm.sent, rank, p, _last(p), longest=-(-n // p))
     return f"all {p} ranks have the whole sum, after {_last(p)} messages of one chunk each"
 
 
@@ -100,7 +90,7 @@ def _last(p: int) -> int:
     return 2 * (p - 1)
 
 
-def _judge_all(runs: list[Watch]) -> None:
+def _judge_all(runs: list[RehearsalRank]) -> None:
     """Raise NotYet for the first thing that went wrong on any rank."""
     p = len(runs)
     errors = [(rank, run.error) for rank, run in enumerate(runs) if run.error]
@@ -120,19 +110,19 @@ def _judge_all(runs: list[Watch]) -> None:
     for _, error in sorted(errors, key=lambda each: _patience(each[1])):
         raise NotYet(error)
     for rank, run in enumerate(runs):
-        must_be_a_ring(run.sent, rank, p, _last(p), longest=-(-run.x.size // p))
+        must_be_a_ring(run.sent, rank, p, _last(p), longest=-(-run.watched.size // p))
 
 
 def _patience(error: BaseException) -> int:
     return 2 if isinstance(error, PeerError) else int(isinstance(error, TimeoutError))
 
 
-def _is_sum(run: Watch, p: int) -> bool:
-    places = np.arange(run.x.size) + 1
+def _is_sum(run: Patient | RehearsalRank, p: int) -> bool:
+    places = np.arange(run.watched.size) + 1
     return np.array_equal(run.states[-1], places * ((10**p - 1) // 9))
 
 
-def _wrong(run: Watch, step: int, rank: int, p: int) -> str | None:
+def _wrong(run: Patient | RehearsalRank, step: int, rank: int, p: int) -> str | None:
     """Say what is wrong on a rank after `step` exchanges; None if nothing is."""
     if step >= len(run.states):
         made = len(run.states) - 1

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import NotYet, call, close, must_have, must_not_be, number_of, whole
+from . import NotYet, call, close, must_have, number_of, whole
 
 # Exercise 2: the rate found for batch BASE, momentum, largest curvature, samples per epoch.
 RATE, BASE, MOMENTUM, CURVATURE, SAMPLES = 0.05, 64, 0.9, 5.0, 50_000
@@ -14,29 +14,28 @@ def warm_up(answer) -> str:
     for start, rate, steps in ((0.02, 0.64, 10), (0.0, 0.1, 4), (0.1, 0.1, 3), (0.5, 0.1, 5)):
         given = f"start = {start}, rate = {rate}, steps = {steps}"
 
-        def at(step, start=start, rate=rate, steps=steps):
-            return number_of(call(answer, step, start, rate, steps), f"the rate at step {step}")
-
-        before = np.array([at(step) for step in range(steps)])
-        k = np.arange(steps)
-        right = start + (rate - start) * k / steps
+        before = np.array([_rate_at(answer, k, start, rate, steps) for k in range(steps)])
+        k, rise = np.arange(steps), rate - start
+        right, early = start + rise * k / steps, start + rise * k / max(1, steps - 1)
         mistakes = {
-            f"yours is one step ahead; step 0 should have the rate {start}": start
-            + (rate - start) * (k + 1) / steps,
-            "the rate should be reached at step `steps`, not one step earlier": start
-            + (rate - start) * k / max(1, steps - 1),
+            f"yours is one step ahead; step 0 should have the rate {start}": right + rise / steps,
+            "the rate should be reached at step `steps`, not one step earlier": early,
             "it begins at 0, not at start": rate * k / steps,
             "there is no warm-up": np.full(steps, rate),
             "(rate - start) is what is to be added, not rate": start + rate * k / steps,
         }
-        must_not_be(before, right, mistakes, given)
-        close(before, right, f"{given}: the rate at steps 0 to {steps - 1}", 1e-6, 1e-9)
+        close(before, right, f"{given}: the rate at steps 0 to {steps - 1}", mistakes)
         for step in (steps, steps + 1, 10 * steps):
-            close(at(step), rate, f"{given}: the rate at step {step}")
+            after = _rate_at(answer, step, start, rate, steps)
+            close(after, rate, f"{given}: the rate at step {step}")
     for step in (0, 7):
-        after = number_of(call(answer, step, 0.02, 0.64, 0), f"the rate at step {step}")
+        after = _rate_at(answer, step, 0.02, 0.64, 0)
         close(after, 0.64, f"steps = 0: the rate at step {step}")
     return "ten steps from 0.02 to 0.64, and constant after that"
+
+
+def _rate_at(answer, step: int, *more) -> float:
+    return number_of(call(answer, step, *more), f"the rate at step {step}")
 
 
 def batches(answer) -> str:

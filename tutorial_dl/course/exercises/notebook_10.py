@@ -4,17 +4,8 @@ import numpy as np
 
 from tutorial_dl.course.virtual_ranks import patient_team
 
-from . import (
-    NotYet,
-    call,
-    call_on_ranks,
-    close,
-    every_rank,
-    must_have,
-    must_not_be,
-    must_reduce_once,
-    number_of,
-)
+from . import NotYet, call, call_on_ranks, close, every_rank, must_have, must_not_be, number_of
+from .ranks_agree import must_reduce, must_reduce_once
 
 BINS = 10  # scores are 0 ... 9
 
@@ -28,26 +19,21 @@ def auc(answer) -> str:
     scores, labels = (np.concatenate(parts) for parts in zip(*shares, strict=True))
     right = _by_pairs(scores, labels)
     found = call_on_ranks(answer, team, *(part.copy() for part in shares[rank]))
-    if not team.calls:
-        raise NotYet(
-            "a rank that calls no allreduce: all ranks must call it, also those without samples"
-        )
+    must_reduce(team)
     found = number_of(found, "the area")
     ties = _by_pairs(scores, labels, ties=0.0), _by_pairs(scores, labels, ties=1.0)
     some = [(_by_pairs(*share), len(share[1])) for share in shares if len(share[1])]
     areas, counts = np.transpose(some)
-    mean_of_areas = "this is a mean of the ranks' areas; it lacks the pairs across ranks"
-    mistakes = [
-        ("a pair with equal scores counts one half; yours count nothing", ties[0]),
-        ("a pair with equal scores counts one half; yours count whole", ties[1]),
-        ("this is 1 - the area: positives should score higher, not lower", 1 - right),
-        (mean_of_areas, np.mean(areas)),
-        (mean_of_areas, np.average(areas, weights=counts)),
-        ("only this rank's samples are in it", _by_pairs(*shares[rank])),
-    ]
-    for hint, wrong in mistakes:
-        must_not_be(found, right, {hint: wrong})
-    close(found, right, "the area", rtol=1e-6)
+    for mean in np.mean(areas), np.average(areas, weights=counts):
+        mistakes = {
+            "a pair with equal scores counts one half; yours count nothing": ties[0],
+            "a pair with equal scores counts one half; yours count whole": ties[1],
+            "this is 1 - the area: positives should score higher, not lower": 1 - right,
+            "this is a mean of the ranks' areas; it lacks the pairs across ranks": mean,
+            "only this rank's samples are in it": _by_pairs(*shares[rank]),
+        }
+        must_not_be(found, right, mistakes)
+    close(found, right, "the area")
     must_reduce_once(team, "the area")
     return f"all ranks have the area of all {len(labels)} samples, {right:.4f}"
 
@@ -74,20 +60,18 @@ def combine(answer) -> str:
             if np.allclose(found, swapped):
                 raise NotYet("the two are swapped: the mean comes first")
         plain = "ranks count by their numbers of samples; this is a plain mean over the ranks"
-        must_not_be(found[0], x.mean(axis=0), {plain: means.mean(axis=0)}, what, rtol=1e-6)
-        close(found[0], x.mean(axis=0), f"{what}: the mean", rtol=1e-7, atol=error)
+        mistakes = {plain: means.mean(axis=0)}
+        close(found[0], x.mean(axis=0), f"{what}: the mean", mistakes, rtol=1e-7, atol=error)
         within = (np.array(counts)[:, None] * spreads).sum(axis=0) / sum(counts)
-        hint = "this is the mean of the variances; the means differ between ranks, too"
         between = x.var(axis=0) - within
         mistakes = {
-            hint: within,
+            "this is the mean of the variances; the means differ between ranks, too": within,
             "this is the variance of the means; ranks have variances of their own": between,
             "this is with s - 1 in place of s": x.var(axis=0, ddof=1),
             "this is the sum over the samples; divide by their number": sum(counts) * x.var(axis=0),
             "this is a standard deviation": x.std(axis=0),
         }
-        must_not_be(found[1], x.var(axis=0), mistakes, what, rtol=1e-3)
-        close(found[1], x.var(axis=0), f"{what}: the variance", rtol=error)
+        close(found[1], x.var(axis=0), f"{what}: the variance", mistakes, rtol=error)
     return "right to the last digits, also where the mean is 2^27 standard deviations"
 
 

@@ -30,34 +30,28 @@ def springs(answer) -> str:
             g, d = 2 * x[i], BETA / workers * (x[i] - c) if due else 0 * c
             c = c + d
             x[i] = x[i] - d - RATE * g
-            replaced = "x has not changed; x = ... makes a new array, x -= ... changes x itself"
-            mistakes = {"no exchange is due, but a gradient step always is": before}
-            if due:
-                mistakes = {
-                    replaced: before,
-                    "the spring is right, but x made no gradient step; x -= ... makes it": before
-                    - d,
-                    "the worker stepped, but its spring did not pull": before - RATE * g,
-                    "the spring pushes the worker away from the center": before + d - RATE * g,
-                }
-            must_not_be(run.x[i], x[i], mistakes, where)
-            if due:
-                _judge_center(run.center, c, center, d, before - RATE * g, workers, where)
-            close(run.center, c, f"{where}: the center", 1e-6, 1e-9)
-            close(run.x[i], x[i], f"{where}: the worker's weights", 1e-6, 1e-9)
+            stepped = before - RATE * g
+            late = center + BETA / workers * (stepped - center)
+            kept = "x has not changed; x = ... makes a new array, x -= ... changes x itself"
+            own = {
+                kept: before,
+                "the spring is right, but x made no gradient step; x -= ... makes it": before - d,
+                "the worker stepped, but its spring did not pull": stepped,
+                "the spring pushes the worker away from the center": stepped + d,
+            }
+            replaced = "center = ... makes a new array, center += ... does not"
+            common = {
+                f"the center has not moved; {replaced}": center,
+                "α is the moving rate divided by the number of workers": center + workers * d,
+                "the center moves away from the worker": center - d,
+                "the exchange comes before the gradient step: send x as it was": late,
+            }
+            if not due:
+                own, common = {"no exchange is due, but a gradient step always is": before}, {}
+            must_not_be(run.x[i], x[i], own, where)
+            close(run.center, c, f"{where}: the center", common)
+            close(run.x[i], x[i], f"{where}: the worker's weights")
     return "worker and center move by the same d, towards each other"
-
-
-def _judge_center(found, right, before, d, stepped, workers: int, where: str) -> None:
-    """Name the mistakes that lead to a wrong center; `stepped`: x after the gradient step."""
-    mistakes = {
-        "the center has not moved; center = ... makes a new array, center += ... does not": before,
-        "α is the moving rate divided by the number of workers": before + workers * d,
-        "the center moves away from the worker": before - d,
-        "the exchange comes before the gradient step: send x as it was": before
-        + BETA / workers * (stepped - before),
-    }
-    must_not_be(found, right, mistakes, f"{where}: the center")
 
 
 def moving_rates(answer) -> str:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from . import NotYet, call, must_have, whole
-from .hints import same
+from .answers import same
 
 # Exercise 1: parameters; bytes per parameter of weights, gradient and Adam's two averages, in
 # float32; and the bytes that a rank has for them.

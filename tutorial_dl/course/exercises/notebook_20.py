@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import call, close, must_be, must_not_be, number_of
+from . import call, close, must_be
 
 RATE = 0.4  # of the exercise
 
@@ -18,7 +18,7 @@ def penalty(answer) -> str:
         "is the sign right? The penalty is subtracted": -RATE / 4,
         "this is the factor of a step without a penalty": float(np.sqrt(1 + RATE**2 / 4)),
     }
-    must_be(number_of(answer, "the penalty"), right, "the penalty", mistakes, units=False)
+    must_be(answer, right, "the penalty", mistakes, units=False)
     return f"above {right:g} the determinant is below 1, so every turn ends nearer to the center"
 
 
@@ -28,11 +28,10 @@ def best_score(answer) -> str:
     for n in (1, 5):
         p, q = random.uniform(0.1, 2, (2, n))
         right = np.log(p / q)
-        score = call(answer, p, q)
-        must_not_be(score, right, {
+        mistakes = {
             "your score is high for generated samples: which density belongs on top?": -right,
             "this is the probability; the score is its logit, ln(P / (1 - P))": p / (p + q),
             "this is the ratio of the densities; the score is its logarithm": p / q,
-        }, "the score")  # fmt: skip
-        close(score, right, "the score", rtol=1e-6, atol=1e-9)
+        }
+        close(call(answer, p, q), right, "the score", mistakes)
     return "sigmoid of it is p / (p + q), the share of the data among all samples at x"

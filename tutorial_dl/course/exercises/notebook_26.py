@@ -4,7 +4,7 @@ from heapq import heapify, heapreplace
 
 import numpy as np
 
-from . import call, close, must_be, must_not_be, number_of
+from . import call, close, must_be, number_of
 
 GROUPS, FOLDS = 4, 5  # exercise 1, with each training on MASTERS x WORKERS x DEVICES
 MASTERS, WORKERS, DEVICES = 2, 2, 2
@@ -12,20 +12,19 @@ MASTERS, WORKERS, DEVICES = 2, 2, 2
 
 def ranks(answer) -> str:
     """Exercise 1: ranks of a search in which every training has sub-masters."""
-    each = 1 + MASTERS + MASTERS * WORKERS * DEVICES
-    n, right = number_of(answer, "the number of ranks"), 1 + GROUPS * FOLDS * each
+    computing, trainings = MASTERS * WORKERS * DEVICES, GROUPS * FOLDS
+    each = 1 + MASTERS + computing
+    right = 1 + trainings * each
     mistakes = {
         "who coordinates?": right - 1,
-        "the sub-masters are ranks, too": 1 + GROUPS * FOLDS * (1 + MASTERS * WORKERS * DEVICES),
-        "the top master of each training is a rank, too": 1
-        + GROUPS * FOLDS * (MASTERS + MASTERS * WORKERS * DEVICES),
-        "masters are ranks, too: this counts the ranks that compute": 1
-        + GROUPS * FOLDS * MASTERS * WORKERS * DEVICES,
+        "the sub-masters are ranks, too": 1 + trainings * (1 + computing),
+        "the top master of each training is a rank, too": 1 + trainings * (MASTERS + computing),
+        "masters are ranks, too: this counts the ranks that compute": 1 + trainings * computing,
         "each fold has a training of its own": 1 + GROUPS * each,
         "each group has all folds": 1 + FOLDS * each,
-        "there is one coordinator for the whole search": GROUPS * FOLDS * (1 + each),
+        "there is one coordinator for the whole search": trainings * (1 + each),
     }
-    must_be(n, right, "the number of ranks", mistakes, rtol=1e-6, units=False)
+    must_be(answer, right, "the number of ranks", mistakes, rtol=1e-6, units=False)
     return "the coordinator is one of them, and costs least where there are many"
 
 
@@ -43,15 +42,12 @@ def finished(answer) -> str:
         rounds = sum(max(times[i : i + groups]) for i in range(0, len(times), groups))
         mistakes = {
             "here all wait for the slowest of each round": rounds,
-            "here each group has its trials from the beginning; it should ask when it is free": (
-                dealt
-            ),
+            "here each group has its trials from the start; it should ask when it is free": dealt,
             "this is only right if all groups are always in use": sum(times) / groups,
             "this is what one group alone would need": sum(times),
             "the longest trial may begin late": max(times),
         }
-        must_not_be(np.float64(found), right, mistakes, given)
-        close(np.float64(found), right, given, 1e-6, 1e-9)
+        close(found, right, given, mistakes)
     return "a slow trial then holds up one group, and no other"
 
 

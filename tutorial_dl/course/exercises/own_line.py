@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from .hints import NotYet
+from .answers import NotYet
 
 RIGHT, WAITED, WRONG, FAILED = range(4)  # the higher, the nearer to the cause
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .forms import must_be_function, must_return
-from .hints import NotYet
+from .answers import NotYet, must_be_function, must_return
 from .own_line import RIGHT, WAITED, WRONG, Verdict, verdict_on
 
 SECONDS = 20.0  # for which rank 0 waits for the verdicts of the others
@@ -117,6 +116,14 @@ def aborting(team: Any) -> Iterator[None]:
     except BaseException as error:
         team.abort(error)
         raise
+
+
+def must_reduce(team: Any) -> None:
+    """Raise NotYet unless the team has counted an allreduce of this rank."""
+    if not team.calls:
+        raise NotYet(
+            "a rank that calls no allreduce: all ranks must call it, also those without samples"
+        )
 
 
 def must_reduce_once(team: Any, what: str) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 
 from tutorial_dl.words import counted
 
-from .hints import NotYet
+from .answers import NotYet
 
 
 def must_be_a_ring(

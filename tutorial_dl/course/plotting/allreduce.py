@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
 from numba_kernels.allreduce.schedules import Message, rounds
@@ -48,11 +47,9 @@ def timetable(ranks: int = 4) -> style.Figure:
             ax.set_ylabel(label)
             ax.yaxis.set_major_locator(MaxNLocator(integer=True))
             ax.invert_yaxis()
-        handles = [
-            grid[0, 0].plot([], [], label=label, **_look(adds))[0]
-            for adds, label in ((True, "added on arrival"), (False, "copied on arrival"))
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=2)
+        for adds, label in ((True, "added on arrival"), (False, "copied on arrival")):
+            grid[0, 0].plot([], [], label=label, **_look(adds))
+        style.legend_below(grid[0, 0])
     return figure
 
 
@@ -63,10 +60,7 @@ def _look(adds: bool) -> dict:
 def _arrows(
     ax: Axes, plan: list[list[Message]], durations: list[float], ranks: int, around: bool
 ) -> None:
-    """Draw messages as arrows: down as time passes, and sideways from rank to rank.
-
-    around: whether a message from the last rank to the first leaves at the right edge.
-    """
+    """Draw messages as arrows; `around`: from the last rank to the first past the right edge."""
     ends = np.cumsum(durations)
     for rank in range(ranks):
         ax.plot([rank, rank], [0, ends[-1]], color=style.GREY, linewidth=1)
@@ -94,12 +88,10 @@ def ring_strip(ranks: int = 4) -> style.Figure:
     """Which ranks' values every rank holds in every chunk, before and after each ring step."""
     states = _states(ranks)
     plan = rounds("ring", ranks)
-    size = {"width": 0.5 * ranks + 0.3, "height": 0.46 * ranks + 0.6}
-    with style.panels(2, ranks, **size) as (figure, grid):
-        half = ranks - 1
+    with style.panels(2, ranks, 0.5 * ranks + 0.3, 0.46 * ranks + 0.6) as (figure, grid):
         places = [*grid[0], *grid[1, 1:]]
         for step, (ax, state) in enumerate(zip(places, states, strict=True)):
-            kind = "add" if step <= half else "copy"
+            kind = "add" if step < ranks else "copy"
             _table(ax, state, f"{kind}, step {step}" if step else "before")
             for message in plan[step - 1] if step else ():
                 _box(ax, message.target, message.first, fill=False, edgecolor="black", linewidth=2)
@@ -186,19 +178,16 @@ def _tile(ax: Axes, x: float, y: float, whose: np.ndarray, zorder: float = 1) ->
     _box(ax, x, y, facecolor="white", edgecolor="#DDDDDD", zorder=zorder)
     for rank, there in enumerate(whose):
         left = x - 0.44 + width * (ranks - 1 - rank)  # rank 0 is the last digit
+        digit = {"size": 8, "color": style.GREY, "zorder": zorder + 0.5, "clip_on": True}
         if there:
-            look = {"facecolor": style.COLOURS[rank % len(style.COLOURS)], "alpha": 0.45}
-            stripe = Rectangle((left, y - 0.4), width, 0.8, linewidth=0, zorder=zorder, **look)
-            ax.add_patch(stripe)
-        ax.text(
-            left + width / 2, y, "1" if there else "0", ha="center", va="center", size=8,
-            weight="bold" if there else "normal", color="black" if there else style.GREY,
-            zorder=zorder + 0.5, clip_on=True,
-        )  # fmt: skip
+            digit |= {"weight": "bold", "color": "black"}
+            look = {"facecolor": style.colour(rank), "alpha": 0.45, "linewidth": 0}
+            style.cell(ax, (left, y - 0.4), (width, 0.8), zorder=zorder, **look)
+        style.middle(ax, left + width / 2, y, "1" if there else "0", **digit)
 
 
 def _box(ax: Axes, x: float, y: float, **look) -> None:
-    ax.add_patch(Rectangle((x - 0.44, y - 0.4), 0.88, 0.8, **look))
+    style.cell(ax, (x - 0.44, y - 0.4), (0.88, 0.8), **look)
 
 
 # Times -----------------------------------------------------------------------------------------
@@ -263,11 +252,9 @@ def allreduce_ladder(
         raise ValueError("predicted and measured must have the same algorithms, one or more; got "
                          f"{', '.join(predicted)} and {', '.join(measured)}")  # fmt: skip
     sizes = np.asarray(sizes, float)
-    columns = min(4, len(predicted))
-    rows = -(-len(predicted) // columns)
-    size = {"width": 2.6, "height": 2.5}
-    with style.panels(rows, columns, **size, sharex=True, sharey=True) as (figure, grid):
-        for ax, name in zip(grid.flat, predicted, strict=False):
+    shared = {"sharex": True, "sharey": True}
+    with style.panel_each(predicted, 4, 2.6, 2.5, **shared) as (figure, panels):
+        for name, ax in panels.items():
             for other in predicted.values():
                 ax.plot(sizes, _fits(sizes, other, name), color=style.GREY, linewidth=0.6)
             allreduce_times(sizes, {name: predicted[name]}, {name: measured[name]}, ax=ax)
@@ -287,8 +274,6 @@ def allreduce_ladder(
                 where = {"transform": ax.get_xaxis_transform(), "va": "top", "ha": side}
                 behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
                 ax.text(crossover[2], 0.99, words, size=8, bbox=behind, **where)
-        for ax in list(grid.flat)[len(predicted) :]:
-            ax.set_axis_off()
         figure.supxlabel("vector (bytes)", size=9)
         figure.supylabel("time", size=9)
         handles = [

@@ -12,17 +12,18 @@ BATCH = "batch (samples)"
 FLOOR = 0.01  # %; 0% cannot be drawn on a logarithmic axis
 
 
-@style.one_panel("Twice the batch, half the variance", BATCH, "variance / square of the gradient")
+@style.one_panel(
+    "Twice the batch, half the variance", BATCH, "variance / square of the gradient",
+    log_x_base=2, log_y_digits=(1, 2, 5),
+)  # fmt: skip
 def gradient_noise(ax, batches: Sequence[int], predicted: Numbers, measured: Numbers):
     """Mean squared distance of batch gradients over the square of the gradient, by batch, (k,)."""
     style.predicted_measured(ax, batches, predicted, measured)
-    style.log_x(ax, batches)
-    style.log_y(ax)
 
 
 @style.one_panel(
     "Validation error by batch", BATCH, "wrong answers (%), mean and range of the seeds",
-    width=7.6, height=4.6, legend="beside",
+    width=7.6, height=4.6, legend="beside", log_y_digits=(1, 2, 5),
 )  # fmt: skip
 def batch_errors(
     ax, batches: Sequence[int], runs: Mapping[str, np.ndarray],
@@ -57,7 +58,6 @@ def batch_errors(
             ("data", "axes fraction"), ha="right", va="top", size=8, color=colour,
         )  # fmt: skip
     style.log_x(ax, batches)
-    style.log_y(ax)
     if per_rank:
         # The same axis again. Matplotlib's own functions for that can't be pickled.
         upper = ax.secondary_xaxis("top", functions=(np.positive, np.positive))
@@ -185,12 +185,8 @@ def share_statistics(
 @style.one_panel(
     "Moving statistics: the average over ranks beats any single rank",
     "ranks (lines: predicted)", "distance of the moving mean / S", legend="lower left",
+    log_x_base=2, log_y_digits=(1, 2, 3, 5, 7),
 )  # fmt: skip
 def moving_statistics(ax, ranks: Numbers, predicted: Lines, measured: Lines):
-    """Root mean square distance of moving means from the mean of all data, by the number of ranks.
-
-    Distances are in units of the standard deviation; both have the same legend entries.
-    """
+    """Distances (RMS) of moving means from the mean of all data, in units of its deviation S."""
     style.predicted_measured_each(ax, ranks, predicted, measured)
-    style.log_x(ax, ranks)
-    style.log_y(ax, (1, 2, 3, 5, 7))

@@ -15,13 +15,7 @@ Function = Callable[[np.ndarray], np.ndarray]
 
 @style.one_panel("Curves fitted to the samples", "x", "y", legend="beside")
 def fits(ax, x: np.ndarray, y: np.ndarray, curves: Mapping[str, Function], truth: Function):
-    """Samples and the curves fitted to them.
-
-    Args:
-        x, y: samples, shape (s,).
-        curves: legend entry -> function of x.
-        truth: the function that the samples were drawn from, without the noise.
-    """
+    """Samples x, y, (s,), curves fitted to them, name -> function of x, and the noiseless truth."""
     grid = np.linspace(np.min(x), np.max(x), 500)
     ax.plot(grid, truth(grid), color=style.GREY, linewidth=5, alpha=0.35, label="truth")
     for number, (label, curve) in enumerate(curves.items()):
@@ -41,13 +35,9 @@ def fit_errors(
     ax, sizes: Sequence[int], training: Numbers, held_out: Numbers,
     predicted: tuple[Numbers, Numbers], noise: float,
 ):  # fmt: skip
-    """Training and held-out error against the number of parameters, predicted beside measured.
+    """Measured errors (n,), and (training, held-out) predicted before, by the parameters of a fit.
 
-    Args:
-        sizes: parameters of each fit, length n.
-        training, held_out: measured mean squared errors, shape (n,), unit of y squared.
-        predicted: (training, held-out) errors predicted before measuring, shape (n,) each.
-        noise: standard deviation of a sample: its square is the least held-out error there is.
+    `noise` is the standard deviation of a sample: its square is the least held-out error there is.
     """
     looks = (("training", style.BLUE, "o"), ("held out", style.RED, "s"))
     for look, measured, line in zip(looks, (training, held_out), predicted, strict=True):
@@ -62,13 +52,7 @@ def fit_errors(
     "parameters k", "relative error of the parameters", yscale="log", legend="beside",
 )  # fmt: skip
 def solver_errors(ax, sizes: Sequence[int], measured: Lines, predicted: Lines):
-    """Relative error of the solved parameters: one marker per solver, and its predicted line.
-
-    Args:
-        sizes: parameters of each problem, length n.
-        measured: solver -> |w - w_exact| / |w_exact|, shape (n,).
-        predicted: label -> predicted relative error, shape (n,), in the order of the solvers.
-    """
+    """Relative errors |w - w_exact| / |w_exact|, (n,), by solver, and predictions in that order."""
     for number, (solver, label) in enumerate(zip(measured, predicted, strict=False)):
         ax.plot(sizes, measured[solver], label=solver, **style.marks(number))
         ax.plot(sizes, predicted[label], color=style.colour(number), label=label)
@@ -78,12 +62,7 @@ def solver_errors(ax, sizes: Sequence[int], measured: Lines, predicted: Lines):
     "Each step goes straight downhill, across the contours", height=5.0, legend="beside"
 )
 def loss_paths(ax, loss: LeastSquares, descents: Mapping[str, Descent]):
-    """Paths of descents on the contours of a loss of two parameters.
-
-    Args:
-        loss: of k = 2 parameters.
-        descents: legend entry -> its run.
-    """
+    """Paths of descents, legend entry -> its run, on the contours of a loss of two parameters."""
     _surface(loss, [run.path for run in descents.values()], ax)
     for number, (label, run) in enumerate(descents.items()):
         look = style.marks(number) | {"linestyle": "-", "markersize": 4, "linewidth": 1.4}
@@ -111,8 +90,8 @@ def descent_film(
     per_step = {label: _clock(run, by) for label, run in descents.items()}
     end = min(run.steps * per_step[label] for label, run in descents.items())
     values = {label: _losses(loss, run) for label, run in descents.items()}
-    with style.panels(1, 2, width=4.6, height=4.0, width_ratios=[1.2, 1]) as (figure, (panels,)):
-        surface, beside = panels
+    size = {"width": 4.6, "height": 4.0, "width_ratios": [1.2, 1], "title": title}
+    with style.panels(1, 2, **size) as (figure, ((surface, beside),)):
         shown = [run.path[: int(end / per_step[label]) + 1] for label, run in descents.items()]
         _surface(loss, shown, surface)
         surface.plot(*loss.minimiser(), "*", color=style.BLACK, markersize=13)
@@ -131,7 +110,6 @@ def descent_film(
         beside.yaxis.set_minor_formatter(NullFormatter())
         beside.set(xlabel=_CLOCKS[by], ylabel="loss (mean squared error)")
         beside.legend(loc="upper right")
-        style.title(figure, title)
 
         def play() -> Iterator[None]:
             for now in np.linspace(0, end, frames):
@@ -179,19 +157,13 @@ def loss_curves(
 
 
 @style.one_panel(
-    "Above 2 / $λ_{max}$ the error grows",
-    "learning rate η",
-    "error factor per step",
+    "Above 2 / $λ_{max}$ the error grows", "learning rate η", "error factor per step",
     legend="beside",
-)
+)  # fmt: skip
 def error_factors(ax, rates: Numbers, measured: Numbers, predicted: Function, bound: float):
-    """The factor by which one step multiplies the error, against the learning rate.
+    """The factor by which a step multiplies the error: measured at rates (n,), and by theory.
 
-    Args:
-        rates: learning rates that were run, shape (n,).
-        measured: |error after a step| / |error before it| late in each run, shape (n,).
-        predicted: function from learning rate to the same factor, by theory.
-        bound: 2 / lambda_max.
+    `bound` is 2 / lambda_max.
     """
     grid = np.linspace(0, max(np.max(rates), bound) * 1.05, 400)
     ax.axhspan(1, 10, color=style.RED, alpha=0.12, linewidth=0)

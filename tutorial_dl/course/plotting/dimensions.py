@@ -1,6 +1,6 @@
 """Figures of cuts over many ranks: what each costs, and which fit into memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -22,6 +22,10 @@ LOOKS = {
 }
 
 
+def looks_of(kinds: Iterable[str]) -> list[dict]:
+    return [{"color": LOOKS[kind][0], "hatch": LOOKS[kind][1]} for kind in kinds]
+
+
 def parts_of_cuts(
     parts: Mapping[str, Mapping[str, float]],
     xlabel: str,
@@ -38,33 +42,26 @@ def parts_of_cuts(
     """
     names = list(parts)
     kinds = [kind for kind in parts[names[0]] if any(one[kind] for one in parts.values())]
-    rows = np.arange(len(names))
     with style.axes(width=8.4, height=1.4 + 0.42 * len(names)) as ax:
         columns = {kind: np.array([parts[name][kind] for name in names]) for kind in kinds}
-        looks = [{"color": LOOKS[kind][0], "hatch": LOOKS[kind][1]} for kind in kinds]
-        ends = style.stacked(ax, rows, columns, looks)
+        right = style.stacked(ax, range(len(names)), columns, looks_of(kinds)).max()
+        style.rows(ax, names)
         if measured is not None:
             look = {"color": style.BLACK, "markeredgecolor": "white", "markersize": 8, "zorder": 4}
-            ax.plot(measured, rows, "D", label="measured", **look)
-            ends = np.maximum(ends, measured)
-        right = ends.max()
+            ax.plot(measured, range(len(names)), "D", label="measured", **look)
+            right = max(right, *measured)
         if limit is not None:
             ax.axvline(limit[0], color=style.RED, linestyle="--", label=limit[1])
             right = max(right, limit[0])
-        style.rows(ax, names)
         ax.set(xlabel=xlabel, title=title, xlim=(0, 1.05 * right))
         style.legend_beside(ax)
     return ax.figure
 
 
 @style.one_panel(
-    "Every cut: what a GPU holds, and how long a step takes",
-    "GB per GPU",
-    "seconds per step",
-    width=8.0,
-    height=4.6,
-    legend=None,
-)
+    "Every cut: what a GPU holds, and how long a step takes", "GB per GPU", "seconds per step",
+    width=8.0, height=4.6, legend="beside",
+)  # fmt: skip
 def map_of_cuts(
     ax, memory: Numbers, seconds: Numbers, tensor: Sequence[int], limit: float,
     named: Mapping[str, int],
@@ -100,5 +97,4 @@ def map_of_cuts(
         look = {"arrowprops": {"arrowstyle": "-", "color": style.GREY}, "ha": "right", "va": "top"}
         look["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
         at = memory[place], seconds[place]
-        ax.annotate(name, at, xytext=(6, -14), textcoords="offset points", **look)
-    style.legend_beside(ax)
+        style.note(ax, name, at, (6, -14), **look)

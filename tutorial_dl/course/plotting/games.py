@@ -12,11 +12,7 @@ from tutorial_dl.figure_style import Lines, Numbers
     "Around the equilibrium", "generator x", "discriminator y", height=4.6, legend="beside"
 )
 def duels(ax, paths: Mapping[str, np.ndarray]):
-    """Paths of (x, y), each (steps + 1, 2), and the equilibrium at (0, 0).
-
-    Args:
-        paths: legend entry -> path.
-    """
+    """Paths of (x, y), legend entry -> (steps + 1, 2), and the equilibrium at (0, 0)."""
     for number, (label, path) in enumerate(paths.items()):
         ax.plot(*np.transpose(path), color=style.colour(number), linewidth=1.2, label=label)
         ax.plot(*path[-1], style.MARKERS[number], color=style.colour(number))
@@ -33,18 +29,15 @@ def duel_factors(
 ):
     """By how much a step multiplies the distance from the equilibrium, against the learning rate.
 
-    Args:
-        rates: learning rates that were run, (n,).
-        measured: label -> measured factors, (n,).
-        predicted: label -> function from learning rate to factor, in the same order.
+    `measured` is label -> factors at `rates`, (n,) each; `predicted` has functions of the rate, in
+    the same order.
     """
     grid = np.linspace(0, np.max(rates) * 1.05, 200)
-    for number, (label, factors) in enumerate(measured.items()):
-        look = style.marks(number) | {"linestyle": "none"}
-        ax.plot(rates, factors, label=f"{label}, measured", **look)
-        function = list(predicted.values())[number]
-        ax.plot(grid, [function(rate) for rate in grid], color=style.colour(number),
-                label=f"{label}, predicted")  # fmt: skip
+    pairs = zip(measured.items(), predicted.values(), strict=True)
+    for number, ((label, factors), function) in enumerate(pairs):
+        ax.plot(rates, factors, label=f"{label}, measured", **style.marks(number))
+        line = [function(rate) for rate in grid]
+        ax.plot(grid, line, color=style.colour(number), label=f"{label}, predicted")
     ax.axhline(1, color=style.GREY, linestyle="--")
 
 
@@ -89,17 +82,12 @@ def forger_film(
 
 @style.one_panel(
     "The weights oscillate, their average does not", "epoch", "distance of the distributions",
-    yscale="log", legend="beside",
+    log_y_digits=(1, 2, 5), legend="beside",
 )  # fmt: skip
 def distances_by_epoch(ax, lines: Lines):
-    """Distance of generated samples from the data, by epoch.
-
-    Args:
-        lines: legend entry -> distances, (epochs,).
-    """
+    """Distance of generated samples from the data by epoch: legend entry -> (epochs,)."""
     for number, (label, values) in enumerate(lines.items()):
         ax.plot(np.arange(1, len(values) + 1), values, label=label, color=style.colour(number))
-    style.log_y(ax)
 
 
 def quality_at_equal_terms(
@@ -111,7 +99,8 @@ def quality_at_equal_terms(
         runs: legend entry -> (seconds until the end of each epoch, distances), each (epochs,).
         goal: a distance, drawn as a level.
     """
-    with style.panels(1, 2, width=4.8, height=3.4, sharey=True) as (figure, ((left, right),)):
+    size = {"width": 4.8, "height": 3.4, "title": "The same game by every strategy"}
+    with style.panels(1, 2, **size, sharey=True) as (figure, ((left, right),)):
         for number, (label, (seconds, distances)) in enumerate(runs.items()):
             line = style.line(number)
             left.plot(np.arange(1, len(distances) + 1), distances, label=label, **line)
@@ -121,8 +110,7 @@ def quality_at_equal_terms(
             ax.set(xlabel=words, yscale="log")
             style.log_y(ax)
         left.set_ylabel("distance of the distributions")
-        figure.legend(loc="outside lower center", ncols=3)
-        style.title(figure, "The same game by every strategy")
+        style.legend_below(left, 3)
     return figure
 
 

@@ -5,17 +5,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course.traffic import Trip, moved
+from tutorial_dl.figure_style import Lines
 from tutorial_dl.words import counted
 
 SHADES = {
     does: {"facecolor": colour, "edgecolor": "#DDDDDD"}
     for does, colour in {"": "white", "r": "#CFE8F7", "fw": "#FBE3B3", "rw": "#B7DFA9"}.items()
 }
+TYPE = {"size": 8}
 
 
 def trips(plans: Mapping[str, Sequence[Trip]], vectors: Sequence[str]) -> style.Figure:
@@ -39,8 +40,8 @@ def trips(plans: Mapping[str, Sequence[Trip]], vectors: Sequence[str]) -> style.
                 for column, name in enumerate(vectors):
                     does = "r" * (name in trip.reads) + "f" * (name in trip.fetches)
                     does += "w" * (name in trip.writes)
-                    at = (column - 0.45, row - 0.42)
-                    _cell(ax, at, (0.9, 0.84), does, 8, **SHADES[does], linewidth=0.8)
+                    look = SHADES[does] | {"linewidth": 0.8}
+                    style.cell(ax, (column - 0.45, row - 0.42), (0.9, 0.84), does, TYPE, **look)
             counts = f"{counted(len(plan), 'trip')}, {moved(plan)} numbers per weight"
             ax.set_title(f"{title}:\n{counts}", fontsize=10)
             ax.set(xlim=(-0.6, len(vectors) - 0.4), ylim=(rows - 0.4, -0.6))
@@ -48,53 +49,30 @@ def trips(plans: Mapping[str, Sequence[Trip]], vectors: Sequence[str]) -> style.
             ax.xaxis.tick_top()
             ax.set_yticks(range(len(plan)), [trip.operation for trip in plan], size=8)
             style.bare(ax)
-        looks = {
-            "r: read": SHADES["r"],
-            "rw: read and written": SHADES["rw"],
-            "fw: fetched, then overwritten": SHADES["fw"],
-        }
+        said = {"r": "read", "rw": "read and written", "fw": "fetched, then overwritten"}
+        looks = {f"{does}: {words}": SHADES[does] for does, words in said.items()}
         style.patch_legend(figure, looks, fontsize=9)
     return figure
 
 
-def _cell(ax: Axes, at, size, text: str, fontsize: float, **look) -> None:
-    ax.add_patch(Rectangle(at, *size, **look))
-    if text:
-        middle = at[0] + size[0] / 2, at[1] + size[1] / 2
-        ax.text(*middle, text, ha="center", va="center", size=fontsize)
-
-
 def beside(
-    predicted: Mapping[str, float],
-    measured: Mapping[str, np.ndarray],
-    title: str,
-    logarithmic: bool = False,
+    predicted: Mapping[str, float], measured: Lines, title: str, logarithmic: bool = False
 ) -> style.Figure:
-    """One row per way of doing the same: predicted as a line, measured as a marker.
+    """One row per way of doing the same: way -> seconds, measured (repeats,), and some predicted.
 
-    The marker is the fastest run, since other programs only ever add time; a bar goes to the
-    median.
-
-    Args:
-        predicted: way -> seconds; some ways may be missing.
-        measured: way -> seconds, shape (repeats,).
+    Predictions are lines. The marker is the fastest run, since other programs only ever add time; a
+    bar goes to the median.
     """
     if extra := set(predicted) - set(measured):
         raise ValueError(f"predicted, but not measured: {', '.join(sorted(extra))}")
     with style.axes(height=0.5 * len(measured) + 1.6) as ax:
         for row, (name, numbers) in enumerate(measured.items()):
-            numbers = np.asarray(numbers, float)
-            median, least = np.median(numbers), numbers.min()
-            ax.errorbar(
-                least, row, xerr=[[0], [median - least]], marker="o", color=style.MEASURED,
-                elinewidth=1, label=None if row else "measured",
-            )  # fmt: skip
+            least = np.min(numbers)
+            look = {"marker": "o", "color": style.MEASURED, "elinewidth": 1}
+            look["label"] = None if row else "measured"
+            ax.errorbar(least, row, xerr=[[0], [np.median(numbers) - least]], **look)
             if name in predicted:
-                known = any("predicted" in str(line.get_label()) for line in ax.lines)
-                ax.plot(
-                    [predicted[name]] * 2, [row - 0.32, row + 0.32], color=style.PREDICTED,
-                    label=None if known else "predicted",
-                )  # fmt: skip
+                style.upright(ax, predicted[name], row, 0.32)
         style.rows(ax, list(measured))
         if logarithmic:
             ax.set_xscale("log")
@@ -121,13 +99,13 @@ def step_traffic(ways: Mapping[str, Mapping[str, float]]) -> style.Figure:
             for colour, hatch in zip(style.COLOURS, hatches, strict=False)
         ]
         totals = style.stacked(ax, range(len(ways)), widths, looks)
+        style.rows(ax, list(ways))
         for bar in ax.patches:
             if width := bar.get_width():
                 at = bar.get_x() + width / 2, bar.get_y() + bar.get_height() / 2
-                ax.text(*at, f"{width:g}", ha="center", va="center", size=9)
+                style.middle(ax, *at, f"{width:g}", size=9)
         for row, total in enumerate(totals):
             ax.text(total + 0.01 * totals.max(), row, f"{total:g}", va="center", weight="bold")
-        style.rows(ax, list(ways))
         ax.set_xlim(0, 1.12 * totals.max())
         ax.grid(False)
         ax.set(title="The same step, fewer trips", xlabel="numbers through memory per weight")
@@ -141,18 +119,18 @@ def fused_step(ranks: int = 4) -> style.Figure:
     A cell has the colour of the rank that works on it; g are gradients, w' new weights, and s is a
     slice of the optimizer's state, which no other rank has: see numba_kernels/step/step.py.
     """
-    titles = (
-        "1. rank r writes its\ngradient into row r",
-        "2. rank r averages\nand updates slice r",
-        "3. rank r uses the\nweights in row r",
-    )
+    panels = {
+        "1. rank r writes its\ngradient into row r": "$g_{}$",
+        "2. rank r averages\nand updates slice r": "$w'$",
+        "3. rank r uses the\nweights in row r": "$w'$",
+    }
     with style.panels(1, 3, width=3.4, height=3.8) as (figure, axes):
-        for number, (ax, title) in enumerate(zip(axes[0], titles, strict=True)):
+        for number, (ax, (title, text)) in enumerate(zip(axes[0], panels.items(), strict=True)):
             updates = number == 1
             for row in range(ranks):
                 for column in range(ranks):
-                    text = (f"$g_{row}$", "$w'$", "$w'$")[number]
-                    _owned(ax, (column, row), column if updates else row, text)
+                    owner = column if updates else row
+                    _owned(ax, (column, row), owner, text.format(row))
                 ax.text(-0.15, row + 0.5, str(row), ha="right", va="center", size=9)
                 ax.text(row + 0.5, -0.2, str(row), ha="center", va="bottom", size=9)
             for rank in range(ranks) if updates else ():
@@ -162,7 +140,7 @@ def fused_step(ranks: int = 4) -> style.Figure:
             # Words beside the rows: what the numbers mean, or what comes before this panel.
             look = {"weight": "bold", "color": style.GREY} if number else {}
             words = "barrier" if number else "row"
-            ax.text(-1.0, ranks / 2, words, ha="center", va="center", rotation=90, **look)
+            style.middle(ax, -1.0, ranks / 2, words, rotation=90, **look)
             ax.text(ranks / 2, -0.75, "slice", ha="center", va="bottom")
             ax.set(xlim=(-1.4, ranks + 0.1), ylim=(ranks + 1.0, -1.4), aspect="equal", title=title)
             ax.title.set_size(10)
@@ -178,7 +156,8 @@ def _pale(rank: int) -> tuple[float, ...]:
 
 def _owned(ax: Axes, at, rank: int, text: str, height: float = 1.0) -> None:
     """Draw a cell in the colour of the rank that works on it."""
-    _cell(ax, at, (1, height), text, 9, facecolor=_pale(rank), edgecolor="white", linewidth=2)
+    look = {"facecolor": _pale(rank), "edgecolor": "white", "linewidth": 2}
+    style.cell(ax, at, (1, height), text, {"size": 9}, **look)
 
 
 def _seconds(value: float, position: int | None = None) -> str:

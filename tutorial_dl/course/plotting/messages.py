@@ -34,18 +34,18 @@ def ranks(
     """
     n = len(contents)
     # Messages to the right pass above the boxes, those to the left below; longer ones farther out.
-    above = max([to - at for at, to in messages], default=0)
-    below = max([at - to for at, to in messages], default=0)
-    low, high = -0.62 - 0.42 * max(below, 0), 0.62 + 0.42 * max(above, 0)
+    above = max([0, *(to - at for at, to in messages)])
+    below = max([0, *(at - to for at, to in messages)])
+    low, high = -0.62 - 0.42 * below, 0.62 + 0.42 * above
     for at, to in messages:
         _check_pair(at, to, n, f"message {at} to {to}")
     with style.axes(width=max(1.7 * n, 4.0), height=1.0 + 0.8 * (high - low)) as ax:
         for rank, text in enumerate(contents):
             look = {"facecolor": "white", "edgecolor": style.colour(rank), "linewidth": 2}
-            round_box = {"boxstyle": "round,pad=0.02"} | look
-            ax.add_patch(FancyBboxPatch((rank - 0.36, -0.4), 0.72, 0.8, **round_box))
-            ax.text(rank, 0.26, f"rank {rank}", ha="center", va="center", weight="bold")
-            ax.text(rank, -0.1, text, ha="center", va="center", family="monospace", size=9)
+            box = FancyBboxPatch((rank - 0.36, -0.4), 0.72, 0.8, "round,pad=0.02", **look)
+            ax.add_patch(box)
+            style.middle(ax, rank, 0.26, f"rank {rank}", weight="bold")
+            style.middle(ax, rank, -0.1, text, family="monospace", size=9)
         for number, (at, to) in enumerate(messages, start=1):
             side = 1 if to > at else -1
             reach = 0.42 * abs(to - at)
@@ -54,9 +54,9 @@ def ranks(
             look = {"color": style.BLACK, "linewidth": 1.4, "mutation_scale": 14}
             style.arrow(ax, start, end, connectionstyle=f"arc3,rad={bend}", **look)
             if len(messages) > 1:
-                middle = (at + to) / 2, side * (0.45 + 0.8 * reach)
                 bbox = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-                ax.text(*middle, str(number), ha="center", va="center", size=9, bbox=bbox)
+                y = side * (0.45 + 0.8 * reach)
+                style.middle(ax, (at + to) / 2, y, str(number), size=9, bbox=bbox)
         ax.set(xlim=(-0.6, n - 0.4), ylim=(low, high), title=title, aspect="equal")
         ax.set_axis_off()
     return ax.figure
@@ -92,11 +92,9 @@ def message_times(
             ax.axvline(half, color=style.GREY, linewidth=1)
             ax.set_xlabel("message (bytes)")
             ax.set_xscale("log", base=2)
-        title = "A message costs a latency plus its bytes"
-        time.set(ylabel="time (µs)", title=title)
-        bandwidth.set(ylabel="bandwidth (GB/s)", title="Half the bandwidth at n½")
-        for ax in (time, bandwidth):
             style.log_y(ax, leading=(1,))
+        time.set(ylabel="time (µs)", title="A message costs a latency plus its bytes")
+        bandwidth.set(ylabel="bandwidth (GB/s)", title="Half the bandwidth at n½")
         words, where = f"n½ = {_bytes(half)}", ("data", "axes fraction")
         style.note(bandwidth, words, (half, 0), (5, 8), where, color=style.GREY)
         style.legend_below(time, columns=3)
@@ -168,7 +166,7 @@ def who_waits(panels: Sequence[tuple[str, Mapping[int, int]]], ranks: int) -> st
                 waiting = style.RED if rank in caught else style.BLACK
                 colour = waiting if rank in waits else style.GREEN
                 bbox = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": colour}
-                ax.text(x, y, f"rank {rank}", ha="center", va="center", bbox=bbox)
+                style.middle(ax, x, y, f"rank {rank}", bbox=bbox)
             ax.set(xlim=(-1.5, 1.5), ylim=(-1.35, 1.35), aspect="equal", title=title)
             ax.set_axis_off()
     return figure
@@ -196,10 +194,8 @@ def with_faults(
         parts: (first epoch, losses) of each stretch between two interruptions.
         faults: epoch (with a fraction, for the part that was done) -> what happened there.
     """
-    ax.plot(
-        range(1, len(undisturbed) + 1), undisturbed, color=style.COLOURS[0], linewidth=9,
-        alpha=0.3, solid_capstyle="round", label="undisturbed",
-    )  # fmt: skip
+    look = style.BAND | {"color": style.colour(0), "label": "undisturbed"}
+    ax.plot(range(1, len(undisturbed) + 1), undisturbed, **look)
     for number, (first, losses) in enumerate(parts):
         epochs = range(first, first + len(losses))
         look = {"linewidth": 1.2, "marker": style.MARKERS[number]}
@@ -217,17 +213,14 @@ def with_faults(
 
 @style.one_panel(
     "No rank is slow, and all wait", "ranks", "time per step (ms)",
-    ylim=(0, None), legend="upper left",
+    log_x_base=2, ylim=(0, None), legend="upper left",
 )  # fmt: skip
 def slowest_of(
     ax, ranks: Sequence[int], predicted: Numbers, measured: Mapping[int, float], mean: float
 ):
-    """The time of a step that ends when the last rank is done, by the number of ranks.
+    """The time of a step that ends when the last rank is done, by the number of ranks, (k,).
 
-    Args:
-        ranks, predicted: numbers of ranks, and expected times in s, shape (k,) each.
-        measured: number of ranks -> time in s.
-        mean: time of one rank alone, in s.
+    Times, in s, are `predicted`, (k,), `measured`, by ranks, and `mean`, that of a rank alone.
     """
     ax.plot(ranks, 1e3 * np.asarray(predicted), color=style.PREDICTED, label="predicted")
     found = [1e3 * seconds for seconds in measured.values()]
@@ -237,7 +230,6 @@ def slowest_of(
         ax, "average time of one rank", (0.98, 1e3 * mean), (0, -4), ("axes fraction", "data"),
         color=style.GREY, ha="right", va="top",
     )  # fmt: skip
-    style.log_x(ax, ranks)
 
 
 def how_long(rows: Sequence[tuple[str, float, float]]) -> style.Figure:

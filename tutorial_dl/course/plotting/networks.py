@@ -5,18 +5,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tutorial_dl import figure_style as style
-from tutorial_dl.figure_style import Numbers
+from tutorial_dl.figure_style import Lines, Numbers
 
 
 @style.one_panel("Eight hinges, added up, follow the curve", "x", "y", legend="beside")
 def hinges(ax, grid: np.ndarray, terms: np.ndarray, truth: np.ndarray):
-    """The terms that a network with one hidden layer adds up, their sum, and its target.
+    """The terms that a network with one hidden layer adds up, their sum, and its target, (s,).
 
-    Args:
-        grid: x, shape (s,).
-        terms: output of each hidden unit times its output weight, shape (s, units + 1); the last
-            column is the bias.
-        truth: the target function, shape (s,).
+    `terms`, (s, units + 1), are the output of each hidden unit times its output weight, at the x of
+    `grid`, (s,); the last column is the bias.
     """
     for i, term in enumerate(terms.T[:-1]):
         label = "one hidden unit each" if i == 0 else None
@@ -28,14 +25,13 @@ def hinges(ax, grid: np.ndarray, terms: np.ndarray, truth: np.ndarray):
 
 
 @style.one_panel(
-    "Twice the units, a quarter of the error", "hidden units", "largest error (unit of y)"
-)
+    "Twice the units, a quarter of the error", "hidden units", "largest error (unit of y)",
+    log_x_base=2, log_y_digits=(1,),
+)  # fmt: skip
 def unit_errors(ax, units: Sequence[int], measured: Numbers, predicted: Numbers):
     """Largest errors of networks, in the unit of y, (n,), by number of hidden units, (n,)."""
     labels = ("predicted, max |f''| h² / 8", "measured")
     style.predicted_measured(ax, units, predicted, measured, labels)
-    style.log_x(ax, units)
-    style.log_y(ax, leading=(1,))
 
 
 def gradient_check(
@@ -69,13 +65,7 @@ def gradient_check(
 def step_errors(
     ax, steps: np.ndarray, errors: np.ndarray, truncation: np.ndarray, rounding: np.ndarray
 ):
-    """Error of a central difference against its step: two predicted limits, and measurements.
-
-    Args:
-        steps: shape (n,).
-        errors: |finite difference - derivative|, shape (n,).
-        truncation, rounding: the two predicted errors, shape (n,).
-    """
+    """|Finite difference - derivative| by its step, (n,), and the two errors predicted for it."""
     ax.plot(steps, truncation, color=style.BLACK, label="predicted: h² |L'''| / 6")
     ax.plot(steps, rounding, color=style.BLACK, linestyle="--", label="predicted: ε L / h")
     ax.plot(steps, errors, "o", color=style.MEASURED, label="measured")
@@ -84,12 +74,7 @@ def step_errors(
 
 
 def training_strip(
-    x: np.ndarray,
-    y: np.ndarray,
-    snapshots: Mapping[str, np.ndarray],
-    grid: np.ndarray,
-    truth: np.ndarray,
-    title: str,
+    x: np.ndarray, y: np.ndarray, snapshots: Lines, grid: np.ndarray, truth: np.ndarray, title: str
 ) -> style.Figure:
     """A film strip: the function that a network computes, one panel per moment of its training.
 
@@ -99,24 +84,16 @@ def training_strip(
         grid: where the function is drawn, shape (m,).
         truth: the function that the samples were drawn from, without noise, shape (m,).
     """
-    columns = min(len(snapshots), 3)
-    rows = -(-len(snapshots) // columns)
-    size = {"width": 3, "height": 2.2}
-    with style.panels(rows, columns, **size, sharex=True, sharey=True) as (figure, panels):
-        for ax, (caption, outputs) in zip(panels.flat, snapshots.items(), strict=False):
+    look = {"sharex": True, "sharey": True, "title": title}
+    with style.panel_each(snapshots, 3, 3, 2.2, **look) as (figure, panels):
+        for caption, ax in panels.items():
             ax.plot(x, y, ".", color=style.GREY, markersize=3, label="samples")
             ax.plot(grid, truth, color=style.GREY, linewidth=5, alpha=0.35, label="truth")
-            ax.plot(grid, outputs, color=style.BLUE, label="network")
+            ax.plot(grid, snapshots[caption], color=style.BLUE, label="network")
             ax.set_title(caption, fontsize=10, fontweight="normal")
-        for ax in panels.flat[len(snapshots) :]:
-            ax.set_visible(False)
-        for ax in panels[-1]:
-            ax.set_xlabel("x")
-        for ax in panels[:, 0]:
-            ax.set_ylabel("y")
+            ax.set(xlabel="x", ylabel="y")
+            ax.label_outer()
         margin = 0.25 * np.ptp(y)
-        panels[0, 0].set_ylim(y.min() - margin, y.max() + margin)
-        handles, labels = panels[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-        style.title(figure, title)
+        ax.set_ylim(y.min() - margin, y.max() + margin)
+        style.legend_below(ax, 3)
     return figure

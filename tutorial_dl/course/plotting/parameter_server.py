@@ -6,13 +6,13 @@ from math import isnan
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Lines, Numbers
 
 COMPUTES = "#D8D8D8"
+EDGED = {"markersize": 8, "markeredgecolor": "white"}  # stand out from lines and from each other
 
 
 def many_to_few(workers: int = 6) -> style.Figure:
@@ -39,23 +39,17 @@ def many_to_few(workers: int = 6) -> style.Figure:
             ax.set_axis_off()
         star.set_title("All through one master", loc="center")
         ring.set_title("Allreduce: from rank to rank", loc="center")
-        colours = (style.BLUE, style.RED, style.GREEN)
-        names = ("gradient to the master", "weights back", "pieces of the sum")
-        handles = [
-            Line2D([], [], color=colour, marker=">", label=label)
-            for colour, label in zip(colours, names, strict=True)
-        ]
-        figure.legend(handles=handles, loc="outside lower left", ncols=3)
+        said = {"gradient to the master": style.BLUE, "weights back": style.RED}
+        for words, colour in (said | {"pieces of the sum": style.GREEN}).items():
+            star.plot([], [], color=colour, marker=">", label=words)
+        style.legend_below(star, 3, "outside lower left")
 
         many = np.arange(2, workers + 1)
         lines.plot(many, 2 * many, color=style.BLUE, marker="o", label="master: 2W")
         look = {"color": style.GREEN, "marker": "^", "linestyle": "--", "label": "ring: 4(W-1)/W"}
         lines.plot(many, 4 * (many - 1) / many, **look)
-        lines.set(
-            title="Vectors in and out of the busiest rank",
-            xlabel="ranks that compute, W", ylabel="vectors per round", ylim=(0, None),
-        )  # fmt: skip
-        lines.set_xticks(many)
+        lines.set(title="Vectors in and out of the busiest rank", ylim=(0, None), xticks=many)
+        lines.set(xlabel="ranks that compute, W", ylabel="vectors per round")
         lines.legend()
     return figure
 
@@ -94,16 +88,12 @@ def service(runs: Mapping[str, tuple[Sequence[Numbers], int]], until: float) -> 
 
 @style.one_panel(
     "An exchange costs a latency, and a time per weight", "weights", "time per exchange (ms)",
-    xscale="log",
+    xscale="log", log_y_digits=(1, 2, 5),
 )  # fmt: skip
 def exchange_times(ax, parameters: Sequence[int], measured: Sequence[Numbers], predicted: Callable):
-    """Time of one exchange by the number of weights, log-log.
+    """Seconds of one exchange by the number of weights, (k,): a function, and k rows of any length.
 
-    Args:
-        parameters: numbers of weights n, (k,).
-        measured: seconds per exchange, k rows of any length: the median is marked, and a bar
-            reaches from the first to the third quartile.
-        predicted: function from numbers of weights (m,) to seconds (m,): drawn as a line.
+    The median of a row is marked, and a bar reaches from its first to its third quartile.
     """
     quartiles = np.array([np.quantile(row, [0.25, 0.5, 0.75]) for row in measured])  # (k, 3)
     low, middle, high = 1e3 * quartiles.T
@@ -113,7 +103,6 @@ def exchange_times(ax, parameters: Sequence[int], measured: Sequence[Numbers], p
         parameters, middle, [middle - low, high - middle], color=style.MEASURED, marker="o",
         linestyle="none", elinewidth=1, label="measured",
     )  # fmt: skip
-    style.log_y(ax)
 
 
 @style.one_panel(
@@ -150,7 +139,7 @@ def saturated(
         master = next((known for known in predicted if name.startswith(known)), None)
         _check_predicted([name] * (master is None), predicted)
         look = style.marks(number) | {"color": colours[master], "label": f"{name}: measured"}
-        style.points(ax, found, **look)
+        ax.plot(list(found), list(found.values()), **EDGED | look)
     ax.set_xticks(workers)
 
 
@@ -191,7 +180,8 @@ def unseen(
         known = [(x, y) for x, y in zip(upward, line, strict=True) if not isnan(y)]
         ax.plot(*zip(*known, strict=True), label=f"{name}, predicted", **style.line(number))
         if found := measured.get(name):
-            style.points(ax, found, label=f"{name}, measured", **style.marks(number))
+            look = EDGED | style.marks(number)
+            ax.plot(list(found), list(found.values()), label=f"{name}, measured", **look)
     ax.set_xticks(upward)
 
 
@@ -241,18 +231,15 @@ def on_equal_terms(
             right.plot(list(accumulate(row["seconds"] for row in rows)), values, **look)
         quickest = min(sum(row["seconds"] for row in rows) for rows in runs.values())
         right.axvline(quickest, color=style.GREY, linewidth=1, label="the quickest run ends")
-        left.set(xlabel="samples seen", ylabel="validation loss")
-        right.set(xlabel="seconds of training", ylabel="validation loss" if columns == 1 else "")
-        for ax, title in zip((left, right), titles, strict=True):
-            ax.set(title=title, xlim=(0, None))
+        words = "samples seen", "seconds of training"
+        for ax, title, xlabel in zip((left, right), titles, words, strict=True):
+            ax.set(title=title, xlabel=xlabel, xlim=(0, None))
+            ax.xaxis.set_major_locator(MaxNLocator(5))
+            if ax is left or columns == 1:
+                ax.set_ylabel("validation loss")
         left.xaxis.set_major_formatter("{x:,.0f}")
-        left.xaxis.set_major_locator(MaxNLocator(5))
-        right.xaxis.set_major_locator(MaxNLocator(5))
         style.log_y(left)
-        if columns == 1:
-            style.legend_below(right)
-        else:
-            style.legend_beside(right)
+        (style.legend_below if columns == 1 else style.legend_beside)(right)
     return figure
 
 
@@ -261,7 +248,7 @@ def on_equal_terms(
 
 def _rank(ax: Axes, place: Sequence[float], text: str) -> None:
     look = {"facecolor": "white", "edgecolor": style.BLACK, "boxstyle": "circle,pad=0.4"}
-    ax.text(*place, text, ha="center", va="center", bbox=look, zorder=3)
+    style.middle(ax, *place, text, bbox=look, zorder=3)
 
 
 def _arrow(ax: Axes, start: np.ndarray, end: np.ndarray, colour: str) -> None:

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-from matplotlib.patches import Rectangle
-
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Lines, Numbers
 from tutorial_dl.model_parallel.checking import as_far_as_it_runs
@@ -57,36 +55,28 @@ def schedule_so_far(schedule: Schedule, error: ScheduleError | None = None) -> s
         if not left and not here:
             continue
         begin = max((span.end for span in table.spans if span.rank == rank), default=0.0)
-        words = f"{left[0]}" if left else "?"
-        if not here:
-            words += " waits"
-        look = {"facecolor": "none", "linewidth": 2, "linestyle": "-" if here else "--"}
-        colour = style.RED if here else style.GREY
-        width = 1 if here else 2
-        ax.add_patch(Rectangle((begin + 0.06, rank - 0.4), width, 0.8, edgecolor=colour, **look))
-        ax.text(
-            begin + 0.06 + width / 2, rank, words, ha="center", va="center", fontsize=8,
-            color=colour, weight="bold",
-        )  # fmt: skip
+        words = f"{left[0] if left else '?'}{'' if here else ' waits'}"
+        colour, width = (style.RED, 1) if here else (style.GREY, 2)
+        look = {"facecolor": "none", "edgecolor": colour, "linewidth": 2}
+        look["linestyle"] = "-" if here else "--"
+        letters = {"size": 8, "color": colour, "weight": "bold"}
+        style.cell(ax, (begin + 0.06, rank - 0.4), (width, 0.8), words, letters, **look)
         last = max(last, begin + width + 0.2)
     ax.set_xlim(0, last)
     return figure
 
 
 @style.one_panel(
-    "Idle share of the ranks' time", "micro-batches, m", "bubble (lines: predicted)", ylim=(0, None)
-)
-def bubbles(ax, batches: Numbers, predicted: Lines, measured: Mapping[str, Numbers] | None = None):
-    """The bubble of schedules by the number of micro-batches.
+    "Idle share of the ranks' time", "micro-batches, m", "bubble (lines: predicted)",
+    log_x_base=2, ylim=(0, None),
+)  # fmt: skip
+def bubbles(ax, batches: Numbers, predicted: Lines, measured: Lines | None = None):
+    """The bubble of schedules, name -> the share of time in which ranks are idle, (k,), by m, (k,).
 
-    Args:
-        batches: m, (k,).
-        predicted: Name -> the fraction of time in which ranks are idle, (k,).
-        measured: The same, measured; None: nothing has been measured yet.
+    `measured` is None if nothing has been measured yet.
     """
     if measured is None:
         for number, (name, values) in enumerate(predicted.items()):
             ax.plot(batches, values, **style.line(number), label=name)
     else:
         style.predicted_measured_each(ax, batches, predicted, measured)
-    style.log_x(ax, batches)

@@ -38,11 +38,10 @@ def delay_map(
     # One step per delay: the bound belongs to the whole row.
     edges = np.ravel([[d - 0.5, d + 0.5] for d in range(delays)])
     ax.step(np.repeat(bound, 2), edges, color=style.PREDICTED, label="bound, predicted")
-    for works, marker, colour in ((True, "o", style.BLUE), (False, "X", style.RED)):
-        at = [(rate, delay) for rate, delay, converged in measured if converged == works]
+    for what, marker, colour in (("converged", "o", style.BLUE), ("diverged", "X", style.RED)):
+        at = [run[:2] for run in measured if run[2] == (what == "converged")]
         if at:
-            label = f"run: {'converged' if works else 'diverged'}"
-            look = {"markeredgecolor": "white", "markersize": 8, "label": label}
+            look = {"markeredgecolor": "white", "markersize": 8, "label": f"run: {what}"}
             ax.plot(*np.transpose(at), marker, color=colour, **look)
     ax.set_xlim(rates[0] - half, rates[-1] + half)
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -60,10 +59,7 @@ def delayed_paths(ax, predicted: Lines, measured: Lines):
     style.predicted_measured_each(ax, range(updates), predicted, measured, every)
 
 
-@style.one_panel(
-    "On average, workers in random order act like momentum",
-    "updates", "x", width=7.2,
-)  # fmt: skip
+@style.one_panel("On average, workers in random order act like momentum", "updates", "x", width=7.2)
 def random_order(ax, paths: np.ndarray, momentum: Numbers, alone: Numbers):
     """Paths of 30 runs with workers in random order, the mean of all, and its prediction.
 
@@ -82,23 +78,20 @@ def random_order(ax, paths: np.ndarray, momentum: Numbers, alone: Numbers):
 
 @style.one_panel(
     "Momentum widens the bound only where gradients are fresh",
-    "momentum", "largest stable rate · curvature", legend="lower left",
+    "momentum", "largest stable rate · curvature", log_y_digits=(1, 2, 5), legend="lower left",
 )  # fmt: skip
 def largest_rates(ax, momenta: Numbers, rates: Mapping[int, Numbers]):
     """The largest stable rate by momentum, (k,): delay -> largest stable eta h, (k,)."""
     for number, (delay, largest) in enumerate(rates.items()):
         ax.plot(momenta, largest, label=f"delay {delay}", **style.line(number))
-    style.log_y(ax)
 
 
 @style.one_panel("How old gradients are", "staleness (updates)", "share of the updates")
 def staleness_histogram(ax, updates: Mapping[int, int], predicted: Lines):
     """The share of updates by their staleness: measured as bars, predicted as lines.
 
-    Args:
-        updates: staleness -> how many updates had it, as in `history.staleness`.
-        predicted: name -> shares for a staleness of 0, 1, 2, ... The axis ends where
-            these do; the legend tells how many updates were older.
+    `updates` is staleness -> how many had it, as in `history.staleness`; `predicted` has shares for
+    0, 1, 2, ... by name. The axis ends where these do; the legend tells how many were older.
     """
     total = sum(updates.values())
     if not total:
@@ -167,10 +160,17 @@ def springs(
     return figure
 
 
+def _level(ax, y: float, words: str) -> None:
+    """Draw a thin grey line at `y`, with words above its right end."""
+    ax.axhline(y, color=style.GREY, linewidth=1)
+    look = {"ha": "right", "color": style.GREY, "size": 9}
+    style.note(ax, words, (1, y), (0, 3), ("axes fraction", "data"), **look)
+
+
 @style.one_panel(
     "The center averages over workers, and over time",
     "moving rate (lines: predicted)", "standard deviation of the center",
-    ylim=(0, None), legend="lower right",
+    log_x_base=10, ylim=(0, None), legend="lower right",
 )  # fmt: skip
 def center_noise(
     ax, moving_rates: Numbers, predicted: Lines, measured: Lines, levels: Mapping[str, float]
@@ -178,8 +178,7 @@ def center_noise(
     """Standard deviation of the center by the moving rate, (k,); `levels` are horizontal lines."""
     style.predicted_measured_each(ax, moving_rates, predicted, measured)
     for name, level in levels.items():
-        style.level(ax, level, name)
-    style.log_x(ax, moving_rates, base=10)
+        _level(ax, level, name)
 
 
 def periods(
@@ -191,14 +190,13 @@ def periods(
     """
     with style.panels(1, 2, width=4.8, height=3.6) as (figure, ((left, right),)):
         style.predicted_measured(left, every, predicted, measured)
-        left.set_title("Traffic falls with the period")
-        left.set_ylabel("megabytes per run")
+        left.set(title="Traffic falls with the period", ylabel="megabytes per run")
         style.log_y(left)
         for number, (name, values) in enumerate(losses.items()):
             right.plot(every, values, **style.marks(number) | {"linestyle": "-"}, label=name)
         highest = max(max(values) for values in losses.values())
-        right.set_title("Loss at the end of the run")
-        right.set(ylabel="validation loss", ylim=(0, 1.3 * highest))
+        right.set(title="Loss at the end of the run", ylabel="validation loss")
+        right.set_ylim(0, 1.3 * highest)
         for ax in (left, right):
             ax.legend()
             style.log_x(ax, every)
@@ -216,8 +214,8 @@ def commits(runs: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[int]]]) ->
         runs: name -> (x before the first and after each update (t + 1,), pi (t,), the
             worker of each update (t,)); one column per run.
     """
-    size = {"width": 3.9, "height": 2.4}
-    with style.panels(2, len(runs), **size, sharex="col", sharey="row") as (figure, axes):
+    look = {"sharex": "col", "sharey": "row", "title": "A worker does what the others have left"}
+    with style.panels(2, len(runs), 3.9, 2.4, **look) as (figure, axes):
         for (upper, lower), (name, (x, pi, workers)) in zip(axes.T, runs.items(), strict=True):
             upper.plot(x, color=style.BLACK, linewidth=1)
             for update, worker in enumerate(workers):
@@ -233,19 +231,17 @@ def commits(runs: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[int]]]) ->
                 lower.legend()
         axes[0, 0].set_ylabel("x")
         axes[1, 0].set_ylabel("π")
-        style.title(figure, "A worker does what the others have left")
     return figure
 
 
 @style.one_panel(
     "How far all workers together move the weights per round",
-    "workers (lines: predicted)", "pace", legend="upper left",
+    "workers (lines: predicted)", "pace", log_x_base=2, legend="upper left",
 )  # fmt: skip
 def pace_by_workers(ax, workers: Sequence[int], predicted: Lines, measured: Lines):
     """The pace on a slope by the number of workers, relative to one process with momentum."""
-    style.level(ax, 1, "one process with momentum")
+    _level(ax, 1, "one process with momentum")
     style.predicted_measured_each(ax, workers, predicted, measured)
-    style.log_x(ax, workers)
     ax.set_yscale("log", base=2)
     ax.yaxis.set_major_formatter("{x:g}")
 
@@ -283,6 +279,5 @@ def shares_of_pi(ax, workers: Sequence[int], nothing: Numbers, most: Numbers):
     }
     looks = zip((style.GREY, style.SKY, style.ORANGE), ("", "//", "xx"), strict=True)
     looks = [{"color": colour, "hatch": hatch} for colour, hatch in looks]
-    style.stacked(ax, [f"{p}" for p in workers], parts, looks)
-    ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
+    style.stacked(ax, range(len(workers)), parts, looks)
+    style.rows(ax, [f"{p}" for p in workers])

@@ -25,10 +25,8 @@ def grid_and_random(
         merit: the function of the first value, drawn above the square.
         names: of the two values.
     """
-    with style.panels(2, len(sets), width=3.2, height=1.8, sharex=True, height_ratios=[1, 2]) as (
-        figure,
-        axes,
-    ):
+    look = {"sharex": True, "height_ratios": [1, 2]}
+    with style.panels(2, len(sets), 3.2, 1.8, **look) as (figure, axes):
         line = np.linspace(0, 1, 200)
         for (name, points), above, below in zip(sets.items(), *axes, strict=True):
             x = points[:, 0]
@@ -55,20 +53,17 @@ def process_steps(steps: Sequence[Mapping[str, Numbers]], xlabel: str, ylabel: s
     A step has `grid` (s,), `mean`, `deviation` and `improvement` (s,) there, the points measured so
     far, `x` and `y` (n,), and `next`, where the next one is measured.
     """
-    with style.panels(
-        2, len(steps), width=2.9, height=1.9, sharex=True, sharey="row", height_ratios=[3, 2]
-    ) as (figure, axes):
+    look = {"sharex": True, "sharey": "row", "height_ratios": [3, 2]}
+    with style.panels(2, len(steps), 2.9, 1.9, **look) as (figure, axes):
         for step, above, below in zip(steps, *axes, strict=True):
             grid, mean, deviation = step["grid"], step["mean"], step["deviation"]
-            above.fill_between(
-                grid, mean - 2 * deviation, mean + 2 * deviation, color=style.SKY, alpha=0.35,
-                linewidth=0, label="mean ± 2 deviations",
-            )  # fmt: skip
+            look = {"color": style.SKY, "alpha": 0.35, "linewidth": 0}
+            ends = mean - 2 * deviation, mean + 2 * deviation
+            above.fill_between(grid, *ends, label="mean ± 2 deviations", **look)
             above.plot(grid, mean, color=style.PREDICTED, label="mean")
             above.plot(step["x"], step["y"], "o", color=style.MEASURED, label="measured")
-            below.plot(
-                grid, step["improvement"], color=style.GREEN, label="expected improvement"
-            )  # fmt: skip
+            gain = step["improvement"]
+            below.plot(grid, gain, color=style.GREEN, label="expected improvement")
             for ax in (above, below):
                 ax.axvline(step["next"], color=style.GREY, linestyle="--", linewidth=1)
             above.set_title(f"{len(step['x'])} trainings")
@@ -97,9 +92,7 @@ def estimates(ax, errors: Mapping[str, np.ndarray], predicted: Mapping[str, floa
         for side in (-1, 1):
             x = side * predicted[name]
             ax.vlines(x, row - 0.36, row + 0.36, color=style.PREDICTED)
-            style.note(
-                ax, f"{'-+'[side > 0]}{abs(x):.3f}", (x, row - 0.36), (0, 3), ha="center", size=9
-            )
+            style.note(ax, f"{x:+.3f}", (x, row - 0.36), (0, 3), ha="center", size=9)
     style.rows(ax, list(errors))
     ax.axvline(0, color=style.GREY, linewidth=1)
 
@@ -122,11 +115,9 @@ def winners(
         for number, (name, indices) in enumerate(chosen.items()):
             share = np.bincount(indices, minlength=len(x)) / len(indices)
             left = places + (number - (len(chosen) - 1) / 2) * width
-            hatch = (None, "///")[number % 2]
-            below.bar(
-                left, share, width, color=style.colour(number), label=name, hatch=hatch,
-                edgecolor="white",
-            )  # fmt: skip
+            look = {"color": style.colour(number), "edgecolor": "white"}
+            look |= {"label": name, "hatch": (None, "///")[number % 2]}
+            below.bar(left, share, width, **look)
         below.set(xlabel=xlabel, ylabel="share of winners")
         below.set_xticks(places, [f"{value:g}" for value in x])
         below.legend()

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Circle, Rectangle
+from matplotlib.patches import Circle
 
 from tutorial_dl import figure_style as style
+from tutorial_dl.course.plotting.dimensions import looks_of
+from tutorial_dl.course.plotting.splitting import check_ranks, of_ranks
 from tutorial_dl.figure_style import Lines, Numbers
 from tutorial_dl.model_parallel.positions import Positions
 
-KINDS = {"weights": style.BLUE, "gradients": style.ORANGE, "state": style.GREEN}
-HATCHES = {"weights": "", "gradients": "//", "state": ".."}
 EMPTY = "#F2F2F2"
 
 
@@ -23,15 +23,12 @@ def memory_ladder(names: Sequence[str], measured: Lines, predicted: Numbers) -> 
         measured: "weights", "gradients" and "state" -> bytes, (k,).
         predicted: Bytes in total, (k,).
     """
-    rows = np.arange(len(names))
     with style.axes(width=8.0, height=1.2 + 0.5 * len(names)) as ax:
-        looks = [{"color": KINDS[kind], "hatch": HATCHES[kind]} for kind in measured]
-        style.stacked(ax, rows, {k: np.asarray(v) / 1024 for k, v in measured.items()}, looks)
-        for row, total in zip(rows, predicted, strict=True):
-            label = "predicted total" if row == 0 else None
-            x = total / 1024
-            ax.plot([x, x], [row - 0.42, row + 0.42], color=style.PREDICTED, lw=2, label=label)
+        parts = {kind: np.asarray(of) / 1024 for kind, of in measured.items()}
+        style.stacked(ax, range(len(names)), parts, looks_of(parts))
         style.rows(ax, list(names))
+        for row, total in enumerate(predicted):
+            style.upright(ax, total / 1024, row, 0.42, "predicted total", linewidth=2)
         ax.set(xlabel="KiB per rank, measured", title="What a rank holds between two steps")
         style.legend_beside(ax)
     return ax.figure
@@ -44,8 +41,7 @@ def ring_attention_film(ranks: int = 4) -> style.Film:
         ranks: C, from 2 to 7. Left: each rank and the block that it holds. Right: which pairs of
             queries (rows) and keys (columns) have been computed, in the colour of the keys.
     """
-    if not 2 <= ranks <= len(style.COLOURS):
-        raise ValueError(f"ranks must be from 2 to {len(style.COLOURS)}, got {ranks}")
+    check_ranks(ranks, len(style.COLOURS))
     with style.panels(1, 2, width=4.2, height=4.0) as (figure, panels):
         return style.Film(figure, _turns(*panels[0], ranks), milliseconds=1200, hold=3000)
 
@@ -55,16 +51,14 @@ def _turns(ring: Axes, scores: Axes, ranks: int) -> Iterator[None]:
     ring.set(xlim=(-2.1, 2.1), ylim=(-1.6, 1.6), aspect="equal")
     ring.set_axis_off()
     _grid(scores, ranks, "keys and values of rank", "queries of rank")
-    size = 0.3
     for rank, place in enumerate(places):
         _arrow(ring, place, places[(rank + 1) % ranks])
         side = "center" if abs(place[0]) < 0.1 else "left" if place[0] > 0 else "right"
         ring.text(*(1.42 * place), f"rank {rank}", weight="bold", size=9, ha=side, va="center")
     held, words = [], []
     for place in places:
-        held.append(ring.add_patch(Circle(place, size, edgecolor="white", linewidth=2, zorder=3)))
-        look = {"color": "white", "weight": "bold", "ha": "center", "va": "center", "zorder": 4}
-        words.append(ring.text(*place, "", **look))
+        held.append(ring.add_patch(Circle(place, 0.3, edgecolor="white", linewidth=2, zorder=3)))
+        words.append(style.middle(ring, *place, "", color="white", weight="bold", zorder=4))
     for step in range(ranks):
         for rank in range(ranks):
             block = (rank - step) % ranks
@@ -82,8 +76,7 @@ def causal_work(ranks: int = 4) -> style.Figure:
     Args:
         ranks: C, from 2 to 7. Empty pairs need not be computed: their keys are later.
     """
-    if not 2 <= ranks <= len(style.COLOURS):
-        raise ValueError(f"ranks must be from 2 to {len(style.COLOURS)}, got {ranks}")
+    check_ranks(ranks, len(style.COLOURS))
     with style.panels(1, 2, width=4.2, height=4.4) as (figure, panels):
         for ax, order in zip(panels[0], ("in order", "zigzag"), strict=True):
             positions = Positions(4 * ranks, ranks, order)
@@ -96,8 +89,7 @@ def causal_work(ranks: int = 4) -> style.Figure:
                     work[rank] += 4 * (ranks / len(owner)) ** 2  # in quarters of the larger pieces
             shown = ", ".join(f"{one:g}" for one in work)
             ax.set_title(f"{order}: work of ranks {shown}", size=10)
-        looks = {f"rank {rank}": {"facecolor": style.colour(rank)} for rank in range(ranks)}
-        style.patch_legend(figure, looks)
+        style.patch_legend(figure, of_ranks(ranks))
     return figure
 
 
@@ -112,10 +104,8 @@ def _grid(ax: Axes, n: int, across: str, down: str) -> None:
 
 
 def _square(ax: Axes, row: int, column: int, colour: str, words: str = "") -> None:
-    ax.add_patch(Rectangle((column, row), 1, 1, facecolor=colour, edgecolor="white"))
-    if words:
-        look = {"ha": "center", "va": "center", "color": "white", "size": 9}
-        ax.text(column + 0.5, row + 0.5, words, **look)
+    letters = {"color": "white", "size": 9}
+    style.cell(ax, (column, row), (1, 1), words, letters, facecolor=colour, edgecolor="white")
 
 
 def _arrow(ax: Axes, start: np.ndarray, end: np.ndarray) -> None:
@@ -123,14 +113,11 @@ def _arrow(ax: Axes, start: np.ndarray, end: np.ndarray) -> None:
     style.arrow(ax, start + 0.36 * way, end - 0.36 * way, color=style.GREY, mutation_scale=14)
 
 
-def score_memory(ranks: Numbers, predicted: Numbers, measured: Numbers) -> style.Figure:
+@style.one_panel(
+    "The most memory for scores on one rank", "ranks, C", "KiB",
+    log_x_base=2, log_y_digits=(1, 2, 5),
+)  # fmt: skip
+def score_memory(ax, ranks: Numbers, predicted: Numbers, measured: Numbers) -> None:
     """The most memory that attention takes on a rank, by the number of ranks; bytes, (k,) each."""
     kib = [np.asarray(values) / 1024 for values in (predicted, measured)]
-    return _score_memory(ranks, *kib)
-
-
-@style.one_panel("The most memory for scores on one rank", "ranks, C", "KiB")
-def _score_memory(ax, ranks: Numbers, predicted: Numbers, measured: Numbers) -> None:
-    style.predicted_measured(ax, ranks, predicted, measured)
-    style.log_x(ax, ranks)
-    style.log_y(ax)
+    style.predicted_measured(ax, ranks, *kib)

@@ -34,26 +34,16 @@ def shower_pictures(showers: Mapping[str, np.ndarray], least: float = 0.01) -> s
 
 @style.one_panel(
     "The maximum moves deeper with the logarithm of the energy", "energy of the electron, GeV",
-    "depth of the maximum, X0",
+    "depth of the maximum, X0", log_x_base=10, legend="upper left",
 )  # fmt: skip
 def shower_depths(ax, energies: Numbers, predicted: Numbers, measured: Numbers):
     """Depth of the shower maximum against energy (n,): a line and markers."""
     style.predicted_measured(ax, energies, predicted, measured)
-    ax.set_xscale("log")
-    ax.set_xticks(energies, [f"{e:g}" for e in energies])
-    ax.minorticks_off()
-    ax.legend(loc="upper left")
 
 
-@style.one_panel(
-    "Energy in each layer", "layer", "mean energy per shower, GeV", legend="beside"
-)  # fmt: skip
+@style.one_panel("Energy in each layer", "layer", "mean energy per shower, GeV", legend="beside")
 def layer_profiles(ax, profiles: Lines):
-    """Mean energy in each layer.
-
-    Args:
-        profiles: legend entry -> GeV, (layers,). The first is drawn as grey bars.
-    """
+    """Mean energy in each layer: legend entry -> GeV, (layers,). The first is grey bars."""
     for number, (label, values) in enumerate(profiles.items()):
         layers = np.arange(1, len(values) + 1)
         if number == 0:
@@ -68,11 +58,7 @@ def layer_profiles(ax, profiles: Lines):
     legend="beside", xscale="log",
 )  # fmt: skip
 def separations_by_feature(ax, values: Mapping[str, Mapping[str, float]]):
-    """Separation power of the histograms of each feature, a row per feature.
-
-    Args:
-        values: legend entry -> {feature: separation power}, the same features of each.
-    """
+    """A row per feature: legend entry -> {feature: separation power of its histogram}."""
     names = list(next(iter(values.values())))
     rows = np.arange(len(names))[::-1]  # the first one on top
     for number, (label, of) in enumerate(values.items()):
@@ -105,6 +91,5 @@ def shower_histograms(
                     ax.hist(inside, edges, histtype="step", color=color, linewidth=1.5, **look)
             ax.set_title(words)
             ax.set_yticks([])
-        handles, labels = row[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        style.legend_below(row[0], 4)
     return figure

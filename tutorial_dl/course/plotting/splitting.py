@@ -1,9 +1,6 @@
 """Figures of one layer on several ranks: matrices cut by columns and rows, and what travels."""
 
-from collections.abc import Mapping
-
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Lines, Numbers
@@ -15,32 +12,25 @@ SAMPLES, INPUTS, HIDDEN, OUTPUTS = 1.2, 2.2, 2.4, 1.8  # lengths of the sides of
 class Row:
     """Draws an equation of matrices from left to right."""
 
-    def __init__(self, ax: Axes, y: float, ranks: int) -> None:
-        self.ax, self.x, self.y, self.ranks = ax, 0.0, y, ranks
+    def __init__(self, ax: Axes, ranks: int) -> None:
+        self.ax, self.x, self.y, self.ranks = ax, 0.0, 0.0, ranks
 
     def sign(self, words: str, room: float = 0.5) -> None:
-        self.ax.text(self.x + room / 2, self.y, words, ha="center", va="center", size=13)
+        style.middle(self.ax, self.x + room / 2, self.y, words, size=13)
         self.x += room
 
     def matrix(self, name: str, rows: float, columns: float, cut: str = "", term: int = -1) -> None:
         """A matrix; `cut` by "columns" or "rows", or of the colour of rank `term`, else grey."""
-        low, n = self.y - rows / 2, self.ranks if cut else 1
-        for part in range(n):
-            wide, high = (columns / n, rows) if cut == "columns" else (columns, rows / n)
-            place = {
-                "columns": (self.x + part * wide, low),
-                "rows": (self.x, low + rows - (part + 1) * high),
-            }.get(cut, (self.x, low))
-            colour = style.colour(part if cut else term) if cut or term >= 0 else WHOLE
-            self.ax.add_patch(Rectangle(place, wide, high, facecolor=colour, edgecolor="white"))
-            if cut or term >= 0:
-                words = f"{name}{'₀₁₂₃₄₅₆₇'[part if cut else term]}"
-                middle = place[0] + wide / 2, place[1] + high / 2
-                self.ax.text(
-                    *middle, words, ha="center", va="center", color="white", size=9, weight="bold"
-                )
-        if not cut and term < 0:
-            self.ax.text(self.x + columns / 2, self.y, name, ha="center", va="center", size=10)
+        n = self.ranks if cut else 1
+        size = (columns / n, rows) if cut == "columns" else (columns, rows / n)
+        letters = {"color": "white", "size": 9, "weight": "bold"}
+        for rank in range(n) if cut else [term]:
+            right, down = {"columns": (rank, 0), "rows": (0, rank)}.get(cut, (0, 0))
+            corner = self.x + right * size[0], self.y + rows / 2 - (down + 1) * size[1]
+            words, colour = f"{name}{'₀₁₂₃₄₅₆₇'[rank]}", style.colour(rank)
+            if rank < 0:
+                words, colour, letters = name, WHOLE, {"size": 10}
+            style.cell(self.ax, corner, size, words, letters, facecolor=colour, edgecolor="white")
         self.x += columns
 
     def terms(self, name: str, rows: float, columns: float) -> None:
@@ -51,66 +41,62 @@ class Row:
             self.matrix(name, rows, columns, term=rank)
 
 
+def check_ranks(ranks: int, most: int) -> None:
+    if not 2 <= ranks <= most:
+        raise ValueError(f"ranks must be from 2 to {most}, got {ranks}")
+
+
+def of_ranks(ranks: int) -> dict[str, dict]:
+    """The looks of a legend with the colour of each rank."""
+    return {f"rank {rank}": {"facecolor": style.colour(rank)} for rank in range(ranks)}
+
+
 def cut_products(ranks: int = 3) -> style.Figure:
     """A product x W cut by columns, cut by rows, and one of each, one after the other.
 
     Args:
         ranks: From 2 to 4. Each has a colour; what is grey is on all of them.
     """
-    if not 2 <= ranks <= 4:
-        raise ValueError(f"ranks must be from 2 to 4, got {ranks}")
+    check_ranks(ranks, 4)
+    summed = ["=", ("terms", "y", SAMPLES, OUTPUTS), "=", ("y", SAMPLES, OUTPUTS)]
+    rows = {
+        "By columns: every rank needs all inputs, and computes some outputs": [
+            ("x", SAMPLES, INPUTS), "·", ("W", INPUTS, HIDDEN, "columns"),
+            "=", ("y", SAMPLES, HIDDEN, "columns"),
+        ],
+        "By rows: every rank needs some inputs, and computes a term of a sum": [
+            ("x", SAMPLES, INPUTS, "columns"), "·", ("W", INPUTS, OUTPUTS, "rows"), *summed,
+        ],
+        "By columns, then by rows: only the sum at the end needs the others": [
+            ("x", SAMPLES, INPUTS), "→", ("h", SAMPLES, HIDDEN, "columns"),
+            "·", ("B", HIDDEN, OUTPUTS, "rows"), *summed,
+        ],
+    }  # fmt: skip
     with style.panels(3, 1, width=9.6, height=1.9) as (figure, panels):
-        titles = (
-            "By columns: every rank needs all inputs, and computes some outputs",
-            "By rows: every rank needs some inputs, and computes a term of a sum",
-            "By columns, then by rows: only the sum at the end needs the others",
-        )
-        for ax, title in zip(panels[:, 0], titles, strict=True):
+        for ax, (title, equation) in zip(panels[:, 0], rows.items(), strict=True):
             ax.set_title(title, weight="normal", size=10)
             ax.set_axis_off()
-        row = Row(panels[0, 0], 0, ranks)
-        row.matrix("x", SAMPLES, INPUTS)
-        row.sign("·", 0.4)
-        row.matrix("W", INPUTS, HIDDEN, "columns")
-        row.sign("=")
-        row.matrix("y", SAMPLES, HIDDEN, "columns")
-        row = Row(panels[1, 0], 0, ranks)
-        row.matrix("x", SAMPLES, INPUTS, "columns")
-        row.sign("·", 0.4)
-        row.matrix("W", INPUTS, OUTPUTS, "rows")
-        row.sign("=")
-        row.terms("y", SAMPLES, OUTPUTS)
-        row.sign("=")
-        row.matrix("y", SAMPLES, OUTPUTS)
-        row = Row(panels[2, 0], 0, ranks)
-        row.matrix("x", SAMPLES, INPUTS)
-        row.sign("→")
-        row.matrix("h", SAMPLES, HIDDEN, "columns")
-        row.sign("·", 0.4)
-        row.matrix("B", HIDDEN, OUTPUTS, "rows")
-        row.sign("=")
-        row.terms("y", SAMPLES, OUTPUTS)
-        row.sign("=")
-        row.matrix("y", SAMPLES, OUTPUTS)
+            row = Row(ax, ranks)
+            for part in equation:
+                if isinstance(part, str):
+                    row.sign(part, 0.4 if part == "·" else 0.5)
+                elif part[0] == "terms":
+                    row.terms(*part[1:])
+                else:
+                    row.matrix(*part)
         for ax in panels[:, 0]:
             ax.set(xlim=(0, row.x), ylim=(-1.2, 1.2))
-        looks = {f"rank {rank}": {"facecolor": style.colour(rank)} for rank in range(ranks)}
-        style.patch_legend(figure, looks | {"all ranks": {"facecolor": WHOLE}})
+        style.patch_legend(figure, of_ranks(ranks) | {"all ranks": {"facecolor": WHOLE}})
     return figure
 
 
 @style.one_panel(
-    "What the ranks reduce in one step", "samples per batch", "bytes (lines: predicted)"
-)
-def travelled(ax, samples: Numbers, predicted: Lines, measured: Mapping[str, Numbers]):
-    """Bytes that ranks give to allreduces in a step, by the size of the batch.
-
-    Args:
-        samples: (k,).
-        predicted, measured: Name -> bytes, (k,).
-    """
+    "What the ranks reduce in one step", "samples per batch", "bytes (lines: predicted)",
+    log_x_base=2,
+)  # fmt: skip
+def travelled(ax, samples: Numbers, predicted: Lines, measured: Lines):
+    """Bytes, (k,), that ranks give to allreduces in a step, by the size of the batch, (k,)."""
     style.predicted_measured_each(ax, samples, predicted, measured)
-    style.log_x(ax, samples)
     ax.set_yscale("log", base=2)
     low, high = ax.get_ylim()
     ticks = [2**k for k in range(0, 40, 2) if low <= 2**k <= high]

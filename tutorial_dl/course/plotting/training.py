@@ -24,19 +24,17 @@ def histories(results: list[dict], columns: int | None = None) -> style.Figure:
         columns: panels beside each other; None: all of them.
     """
     models = list(dict.fromkeys(r["model"] for r in results))
-    columns = columns or len(models)
-    with style.panels(-(-len(models) // columns), columns, width=5.2) as (figure, axes):
+    size = {"width": 5.2, "height": style.HEIGHT}
+    with style.panel_each(models, columns or len(models), **size) as (figure, panels):
         figure.get_layout_engine().set(h_pad=0.12)  # inches
-        for ax in axes.flat[len(models) :]:
-            ax.set_axis_off()
-        for ax, model in zip(axes.flat, models, strict=False):
+        for model, ax in panels.items():
             runs = [r for r in results if r["model"] == model]
             for number, run in enumerate(runs):
                 epochs = [row["epoch"] for row in run["history"]]
                 losses = [row["val_loss"] for row in run["history"]]
                 look = {"color": style.colour(number)}
                 if number == 0 and len(runs) > 1:
-                    look |= {"linewidth": 9, "alpha": 0.3, "solid_capstyle": "round"}
+                    look |= style.BAND
                 elif number:
                     # About ten markers per line, and no two lines have one at the same epoch.
                     every = max(len(runs) - 1, len(epochs) // 10)
@@ -163,16 +161,12 @@ def step_parts(
                     f"times of {p} ranks must have shape {(p, len(parts))}, got {of_ranks.shape}"
                 )
             at = y + np.arange(p)
-            # Without a name for all but the first: "_" keeps an entry out of the legend.
-            named = {
-                part if p == min(seconds) else f"_{part}": of_ranks[:, n]
-                for n, part in enumerate(parts)
-            }
+            # "_" keeps an entry out of the legend: only the first bars have names.
+            known = "_" * (p != min(seconds))
+            named = {known + part: of_ranks[:, n] for n, part in enumerate(parts)}
             style.stacked(ax, at, named, looks, height=0.8)
-            ax.plot(
-                [1e3 * predicted[p]] * 2, [at[0] - 0.5, at[-1] + 0.5], color=style.PREDICTED,
-                linewidth=2, label="T(p), predicted" if p == min(seconds) else None,
-            )  # fmt: skip
+            across = at.mean(), p / 2  # a line across all ranks' bars
+            style.upright(ax, 1e3 * predicted[p], *across, "T(p), predicted", linewidth=2)
             labels += [f"{counted(p, 'rank')}: rank 0", *map(str, range(1, p))]
             places += list(at)
             y = at[-1] + 1.7
@@ -186,7 +180,7 @@ def step_parts(
 
 @style.one_panel(
     "A mean of means is wrong unless the shares are equal",
-    "samples on rank 0", "error / length of the gradient", legend="upper left",
+    "samples on rank 0", "error / length of the gradient", log_x_base=2, legend="upper left",
 )  # fmt: skip
 def mean_of_means(ax, samples: Numbers, predicted: Numbers, measured: Numbers):
     """Error of a mean of means, |mean - gradient| / |gradient|, by the samples of rank 0, (k,)."""
@@ -194,7 +188,6 @@ def mean_of_means(ax, samples: Numbers, predicted: Numbers, measured: Numbers):
     style.predicted_measured(ax, samples, predicted, measured, labels)
     zero = np.zeros(len(samples))
     ax.plot(samples, zero, color=style.GREEN, label="weighted by samples: zero")
-    style.log_x(ax, samples)
     ax.invert_xaxis()
 
 

@@ -1,23 +1,16 @@
-"""Figures of curves and descents show the data they are given, and leave nothing behind."""
+"""Figures of curves and descents show the data they are given."""
 
-import inspect
-import io
-import subprocess
-import sys
 from base64 import b64decode
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from matplotlib import rcParams
+from drawn import line, pictures_of
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from PIL import Image
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course import plotting
 from tutorial_dl.course.foundations import LeastSquares, Polynomial, descend
-from tutorial_dl.course.plotting import curves
 
 
 @pytest.fixture
@@ -32,54 +25,6 @@ def runs(loss):
         name: descend(loss, np.zeros(2), 0.1, batch_size=b, epochs=6, gradient_tolerance=None)
         for name, b in (("full", 20), ("mini", 8))  # 1 and 3 steps per epoch
     }
-
-
-def line(ax, label):
-    """The data of the one line with this legend entry, shape (2, points)."""
-    (found,) = [drawn for drawn in ax.get_lines() if drawn.get_label() == label]
-    return np.array(found.get_data())
-
-
-def draw_all(loss, runs):
-    """Draw one figure of each kind."""
-    x = np.linspace(0, 1, 5)
-    return {
-        "fits": plotting.fits(x, x**2, {"square": np.square}, np.square),
-        "fit_errors": plotting.fit_errors([1, 2], x[:2] + 1, x[2:4], (x[:2] + 1, x[2:4]), 0.1),
-        "solver_errors": plotting.solver_errors([1, 2], {"QR": x[1:3]}, {"κ": x[1:3]}),
-        "loss_paths": plotting.loss_paths(loss, runs),
-        "loss_curves": plotting.loss_curves(loss, runs, floors={"mini": 0.01}),
-        "error_factors": plotting.error_factors(x, x, np.square, bound=0.8),
-    }
-
-
-@pytest.mark.thorough
-def test_every_figure_is_drawn_with_title_and_axes_and_the_global_style_is_left_alone(loss, runs):
-    before = dict(rcParams)
-    figures = draw_all(loss, runs)
-    assert {*figures, "descent_film"} == set(plotting.FIGURES["curves"])
-    for name, figure in figures.items():
-        (ax,) = figure.axes
-        assert isinstance(figure, Figure), name
-        assert ax.get_title("left") and ax.get_xlabel() and ax.get_ylabel(), name
-        assert ax.get_legend() is not None, name
-        picture = np.asarray(Image.open(io.BytesIO(figure._repr_png_())).convert("RGB"))
-        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 10, name
-    assert dict(rcParams) == before
-
-
-def test_figures_are_not_kept_alive_by_pyplot(loss, runs):
-    import matplotlib.pyplot as plt
-
-    draw_all(loss, runs)
-    assert plt.get_fignums() == []
-
-
-def test_any_figure_can_be_drawn_on_given_axes(loss, runs):
-    _, (left, right) = (figure := Figure()), figure.subplots(1, 2)
-    assert plotting.loss_paths(loss, runs, ax=left) is figure
-    assert plotting.fits(np.arange(3), np.arange(3), {}, np.sin, ax=right) is figure
-    assert left.get_lines() and right.get_lines()
 
 
 def test_fits_shows_samples_curves_and_truth():
@@ -148,12 +93,8 @@ def test_loss_curves_are_means_over_each_epoch_at_equal_samples(loss, runs):
 
 def test_a_film_moves_and_shows_itself(loss, runs):
     film = plotting.descent_film(loss, runs, frames=5, by="samples")
-    gif = Image.open(io.BytesIO(film.gif))
-    assert gif.n_frames == film.frames == 5
-    frames = []
-    for frame in range(5):
-        gif.seek(frame)
-        frames.append(np.asarray(gif.convert("RGB")).astype(int))
+    frames = pictures_of(film)
+    assert len(frames) == film.frames == 5
     changed = [np.abs(b - a).sum() for a, b in pairwise(frames)]
     assert min(changed) > 0
     assert np.array_equal(frames[-1][2, 2], [255, 255, 255])
@@ -166,49 +107,3 @@ def test_a_film_moves_and_shows_itself(loss, runs):
 
     page = film._repr_mimebundle_()["text/html"]
     assert b64decode(page.split("base64,")[1].split('"')[0]) == film.gif
-
-
-def test_wrong_input_is_named(loss, runs):
-    three = LeastSquares(np.eye(3), np.ones(3))
-    run = {"run": descend(three, np.zeros(3), 0.1, epochs=2)}
-    with pytest.raises(ValueError, match="loss must have 2 parameters to have contours, got 3"):
-        plotting.loss_paths(three, run)
-    with pytest.raises(ValueError, match='by must be "steps" or "samples", got \'time\''):
-        plotting.loss_curves(loss, runs, {}, by="time")
-    with pytest.raises(ValueError, match='by must be "steps" or "samples", got \'time\''):
-        plotting.descent_film(loss, runs, by="time")
-    with pytest.raises(ValueError, match="at least one frame"):
-        plotting.descent_film(loss, runs, frames=0)
-
-
-def test_names_are_found_in_one_file_each():
-    assert plotting.fits is curves.fits
-    assert plotting.curves is curves
-    assert {"fits", "curves"} <= set(dir(plotting))
-    with pytest.raises(AttributeError, match="attribute pie"):
-        plotting.pie  # noqa: B018
-
-
-def test_no_name_is_offered_by_two_files():
-    names = [name for offered in plotting.FIGURES.values() for name in offered]
-    assert len(names) == len(set(names)), sorted(n for n in names if names.count(n) > 1)
-
-
-def test_matplotlib_waits_for_the_first_figure():
-    code = (
-        "import sys, tutorial_dl.course.plotting as p\n"
-        "assert 'matplotlib' not in sys.modules\n"
-        "p.fits; assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
-
-
-def test_a_figure_of_one_panel_takes_its_data_a_title_and_axes():
-    """Their caller gives no axes, though the function that draws is written with them."""
-    names = list(inspect.signature(plotting.unit_errors).parameters)
-    assert names == ["units", "measured", "predicted", "title", "ax"]
-    with style.axes() as ax:
-        figure = plotting.unit_errors([8, 16], [0.4, 0.1], [0.4, 0.1], title="another", ax=ax)
-    assert figure is ax.figure and ax.get_title(loc="left") == "another"
-    (ax,) = plotting.unit_errors([8, 16], [0.4, 0.1], [0.4, 0.1]).axes
-    assert ax.get_title(loc="left") == "Twice the units, a quarter of the error"

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
-import pytest
-from PIL import Image
+from drawn import legend, row_names
 
-from tutorial_dl import figure_style as style
 from tutorial_dl.course import plotting
-from tutorial_dl.course.plotting import kernels
 from tutorial_dl.course.traffic import Trip
 
 PLAN = [Trip("multiply", ("g",), ("t",)), Trip("add", ("w", "t"), ("w",))]
@@ -26,7 +21,7 @@ def test_a_cell_says_what_happens_to_a_vector():
     }  # fmt: skip
     assert two.get_title("left") == "numpy:\n2 trips, 6 numbers per weight"
     assert one.get_title("left") == "one:\n1 trip, 3 numbers per weight"
-    assert [label.get_text() for label in two.get_yticklabels()] == ["multiply", "add"]
+    assert row_names(two) == ["multiply", "add"]
     assert two.get_ylim() == one.get_ylim() and two.get_ylim()[0] > two.get_ylim()[1]
     # Every cell has a box in the legend's shade.
     shades = {handle.get_facecolor() for handle in figure.legends[0].get_patches()}
@@ -44,9 +39,9 @@ def test_predicted_is_a_line_and_measured_a_marker():
     assert bars == [[4, 5], [1, 1]]  # from the fastest to the median
     (predicted,) = (line for line in ax.lines if line.get_label() == "predicted")
     assert list(predicted.get_xdata()) == [0.5, 0.5] and np.mean(predicted.get_ydata()) == 1
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["predicted", "measured"]
+    assert legend(ax) == ["predicted", "measured"]
     assert ax.get_title("left") == "message" and ax.get_xlim()[0] == 0
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["loop", "numpy"]
+    assert row_names(ax) == ["loop", "numpy"]
     logarithmic = plotting.beside({}, measured, "", logarithmic=True).axes[0]
     assert logarithmic.get_xscale() == "log"
 
@@ -60,30 +55,5 @@ def test_parts_are_stacked_and_added_up():
     assert drawn == {(0, 0, 6), (0, 6, 8), (1, 0, 4), (1, 4, 2)}
     totals = [text.get_text() for text in ax.texts if text.get_weight() == "bold"]
     assert totals == ["14", "6"]
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    names = legend(figure)
     assert names == ["sent", "state", "weights"]
-
-
-def test_every_figure_is_a_picture_and_all_names_are_offered():
-    for figure in (
-        plotting.trips({"numpy": PLAN}, "gwt"),
-        plotting.beside({"a": 1.0}, {"a": [1.0]}, "one"),
-        plotting.step_traffic({"fused": {"state": 4}}),
-    ):
-        assert isinstance(figure, style.Figure)
-        picture = np.asarray(Image.open(io.BytesIO(figure._repr_png_())).convert("RGB"))
-        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 10
-    assert plotting.beside is kernels.beside
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: plotting.trips({"numpy": PLAN}, "gw"), "numpy: trips use t, which vectors must"),
-        (lambda: plotting.beside({"b": 1.0}, {"a": [1.0]}, ""), "predicted, but not measured: b"),
-        (lambda: plotting.step_traffic({"x": dict.fromkeys("abcdef", 1)}), "most 5 parts, got 6"),
-    ],
-)
-def test_wrong_input_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

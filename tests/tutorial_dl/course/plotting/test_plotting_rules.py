@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from drawn import column_names, legend, points, row_names
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course import plotting
-
-
-def line(ax, label):
-    (found,) = [drawn for drawn in ax.get_lines() if drawn.get_label() == label]
-    return np.array(found.get_data(), float).tolist()
-
-
-def entries(ax):
-    return [text.get_text() for text in ax.get_legend().get_texts()]
-
 
 # Staleness -------------------------------------------------------------------------------------
 
@@ -32,35 +22,35 @@ def test_a_map_has_the_growth_the_bound_and_the_runs():
     # The centers of the outer cells are at the outer rates and delays.
     assert np.allclose(picture.get_extent(), [0.05, 0.35, -0.5, 1.5])
     assert picture.origin == "lower" and (picture.norm.vmin + picture.norm.vmax) / 2 == 1
-    assert line(ax, "bound, predicted") == [[0.4, 0.4, 0.2, 0.2], [-0.5, 0.5, 0.5, 1.5]]
-    assert line(ax, "run: converged") == [[0.1, 0.2], [0, 0]]
-    assert line(ax, "run: diverged") == [[0.3], [1]]
+    assert points(ax, "bound, predicted") == [[0.4, 0.4, 0.2, 0.2], [-0.5, 0.5, 0.5, 1.5]]
+    assert points(ax, "run: converged") == [[0.1, 0.2], [0, 0]]
+    assert points(ax, "run: diverged") == [[0.3], [1]]
 
 
 def test_paths_are_lines_predicted_and_markers_measured():
     predicted = {"below": np.arange(4.0), "above": -np.arange(4.0)}
     measured = {"above": 1 - np.arange(4.0), "below": 1 + np.arange(4.0)}
     (ax,) = plotting.delayed_paths(predicted, measured, title="message").axes
-    assert line(ax, "below")[1] == [1, 2, 3, 4] and line(ax, "above")[1] == [1, 0, -1, -2]
+    assert points(ax, "below")[1] == [1, 2, 3, 4] and points(ax, "above")[1] == [1, 0, -1, -2]
     lines = {
         drawn.get_color(): drawn for drawn in ax.get_lines() if drawn.get_linestyle() != "None"
     }
     assert list(lines[style.COLOURS[1]].get_ydata()) == [0, -1, -2, -3]
-    assert ax.get_title("left") == "message" and entries(ax) == ["below", "above"]
+    assert ax.get_title("left") == "message" and legend(ax) == ["below", "above"]
 
 
 def test_random_orders_have_their_mean():
     paths = np.array([[1.0, 0.0, 4.0], [1.0, 2.0, 0.0]])
     (ax,) = plotting.random_order(paths, np.array([1, 0.5, 0.1]), np.array([1, 0.9, 0.8])).axes
-    assert line(ax, "mean of 2 orders")[1] == [1, 1, 2]
-    assert line(ax, "momentum, predicted")[1] == [1, 0.5, 0.1]
-    assert line(ax, "one process, no momentum")[1] == [1, 0.9, 0.8]
+    assert points(ax, "mean of 2 orders")[1] == [1, 1, 2]
+    assert points(ax, "momentum, predicted")[1] == [1, 0.5, 0.1]
+    assert points(ax, "one process, no momentum")[1] == [1, 0.9, 0.8]
     assert ax.get_ylim() == (-1.5, 1.5)
 
 
 def test_largest_rates_have_a_line_a_delay():
     (ax,) = plotting.largest_rates(np.array([0, 0.5]), {0: [2.0, 3.0], 1: [1.0, 0.5]}).axes
-    assert line(ax, "delay 0") == [[0, 0.5], [2, 3]] and line(ax, "delay 1")[1] == [1, 0.5]
+    assert points(ax, "delay 0") == [[0, 0.5], [2, 3]] and points(ax, "delay 1")[1] == [1, 0.5]
     assert ax.get_yscale() == "log"
 
 
@@ -69,11 +59,11 @@ def test_a_histogram_has_shares_the_mean_and_what_is_beyond_it():
     (ax,) = plotting.staleness_histogram(updates, {"in turn": np.array([0, 0, 1.0, 0])}).axes
     bars = {patch.get_x() + patch.get_width() / 2: patch.get_height() for patch in ax.patches}
     assert bars == {0: 0.3, 2: 0.6}
-    assert "measured, mean 10.20\n(1 of 10 beyond 3)" in entries(ax)  # (12 + 90) / 10
-    assert line(ax, "in turn") == [[0, 1, 2, 3], [0, 0, 1, 0]]
+    assert "measured, mean 10.20\n(1 of 10 beyond 3)" in legend(ax)  # (12 + 90) / 10
+    assert points(ax, "in turn") == [[0, 1, 2, 3], [0, 0, 1, 0]]
     assert ax.get_xlim() == (-0.6, 3.6)
     (ax,) = plotting.staleness_histogram(updates, {}).axes
-    assert "measured, mean 10.20" in entries(ax) and ax.get_xlim()[1] > 90
+    assert "measured, mean 10.20" in legend(ax) and ax.get_xlim()[1] > 90
 
 
 # Elastic averaging -----------------------------------------------------------------------------
@@ -85,9 +75,9 @@ def test_springs_have_a_path_a_worker_and_end_where_they_do():
     rests = {"tied": (np.array([[1.5, 2], [3, 4.5]]), np.array([2.0, 3]))}
     figure = plotting.springs({"alone": (x, center), "tied": (x, center)}, [1, 6], rests, x[1])
     alone, tied = figure.axes
-    assert line(alone, "worker 1") == line(tied, "worker 1") == [[3], [4]]
-    assert line(tied, "center") == [[2], [3]]
-    assert line(tied, "predicted") == [[1.5, 3, 2], [2, 4.5, 3]]
+    assert points(alone, "worker 1") == points(tied, "worker 1") == [[3], [4]]
+    assert points(tied, "center") == [[2], [3]]
+    assert points(tied, "predicted") == [[1.5, 3, 2], [2, 4.5, 3]]
     springs = {  # dotted, from worker to center, and only where there are springs
         ax.get_title("left"): [
             np.transpose(of.get_data()).tolist()
@@ -97,7 +87,7 @@ def test_springs_have_a_path_a_worker_and_end_where_they_do():
         for ax in (alone, tied)
     }
     assert springs == {"alone": [], "tied": [[[1, 2], [2, 3]], [[3, 4], [2, 3]]]}
-    assert entries(tied) == [
+    assert legend(tied) == [
         "worker 0", "worker 1", "center", "predicted", "minimum of its data",
     ]  # fmt: skip
 
@@ -108,19 +98,19 @@ def test_noise_is_lines_markers_and_levels():
         betas, {"2 workers": [0.1, 0.2]}, {"2 workers": [0.11, 0.19]}, {"one process": 0.3}
     )
     (ax,) = figure.axes
-    assert line(ax, "2 workers") == [[0.1, 0.9], [0.11, 0.19]]
+    assert points(ax, "2 workers") == [[0.1, 0.9], [0.11, 0.19]]
     grey = [of.get_color() == style.GREY for of in ax.get_lines()]
     (level,) = [of for of, level in zip(ax.get_lines(), grey, strict=True) if level]
     assert set(level.get_ydata()) == {0.3} and ax.texts[0].get_text() == "one process"
     plain = [of for of, level in zip(ax.get_lines(), grey, strict=True) if not level]
     assert [0.1, 0.2] in [list(of.get_ydata()) for of in plain if of.get_linestyle() == "-"]
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["0.1", "0.9"]
+    assert column_names(ax) == ["0.1", "0.9"]
 
 
 def test_periods_have_traffic_and_loss():
     left, right = plotting.periods([1, 4], [8, 2], [8, 3], {"5 epochs": [0.1, 0.2]}).axes
-    assert line(left, "predicted") == [[1, 4], [8, 2]] and line(left, "measured")[1] == [8, 3]
-    assert line(right, "5 epochs") == [[1, 4], [0.1, 0.2]] and right.get_ylim()[0] == 0
+    assert points(left, "predicted") == [[1, 4], [8, 2]] and points(left, "measured")[1] == [8, 3]
+    assert points(right, "5 epochs") == [[1, 4], [0.1, 0.2]] and right.get_ylim()[0] == 0
 
 
 # Energy matching -------------------------------------------------------------------------------
@@ -134,14 +124,17 @@ def test_commits_have_x_above_and_pi_below():
     one, two, below_one, below_two = plotting.commits(runs).axes
     assert [ax.get_title("left") for ax in (one, two)] == ["one", "two"]
     assert list(two.get_lines()[0].get_ydata()) == [1, 0.9, 0.9]
-    assert line(below_two, "worker 0") == [[1], [1]] and line(below_two, "worker 1") == [[2], [0]]
+    assert points(below_two, "worker 0") == [[1], [1]] and points(below_two, "worker 1") == [
+        [2],
+        [0],
+    ]
     assert [of.get_ydata()[0] for of in below_one.get_lines()] == [1, 0.5]
-    assert below_one.get_legend() is None and entries(below_two) == ["worker 0", "worker 1"]
+    assert below_one.get_legend() is None and legend(below_two) == ["worker 0", "worker 1"]
 
 
 def test_the_pace_is_lines_and_markers():
     (ax,) = plotting.pace_by_workers([1, 4], {"κ = 1": [0.5, 0.8]}, {"κ = 1": [0.6, 0.7]}).axes
-    assert line(ax, "κ = 1") == [[1, 4], [0.6, 0.7]]
+    assert points(ax, "κ = 1") == [[1, 4], [0.6, 0.7]]
     assert [0.5, 0.8] in [list(of.get_ydata()) for of in ax.get_lines()]
 
 
@@ -149,8 +142,8 @@ def test_a_panel_a_method_and_a_line_a_number_of_workers():
     runs = {"downpour": {1: [1, 0.5], 4: [1, 9]}, "energy matching": {1: [1, 0.6], 4: [1, 0.4]}}
     left, right = plotting.kept_pace(runs, np.array([1, 0.5]), ["too many", "any"]).axes
     assert left.get_title("left") == "downpour: too many"
-    assert line(left, "4 workers")[1] == [1, 9] and line(right, "1 worker")[1] == [1, 0.6]
-    assert line(left, "one process")[1] == line(right, "one process")[1] == [1, 0.5]
+    assert points(left, "4 workers")[1] == [1, 9] and points(right, "1 worker")[1] == [1, 0.6]
+    assert points(left, "one process")[1] == points(right, "one process")[1] == [1, 0.5]
 
 
 def test_shares_of_pi_fill_the_bar():
@@ -159,50 +152,8 @@ def test_shares_of_pi_fill_the_bar():
     assert np.allclose(parts["π = 0: nothing left to do"], [(0, 0.2), (0, 0.6)])
     assert np.allclose(parts["between"], [(0.2, 0.5), (0.6, 0.3)])
     assert np.allclose(parts["π at its maximum"], [(0.7, 0.3), (0.9, 0.1)])
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["1", "16"]
+    assert row_names(ax) == ["1", "16"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # one worker on top
 
 
 # All -------------------------------------------------------------------------------------------
-
-
-def test_every_figure_has_a_title_and_all_names_are_offered():
-    # (Notebooks 12 to 14, which are tests, too, show that they can be drawn.)
-    ones, x = np.ones(2), np.zeros((2, 2, 2))
-    figures = {
-        "delay_map": plotting.delay_map(RATES, GROWTH, np.array([0.4, 0.2])),
-        "delayed_paths": plotting.delayed_paths({"a": ones}, {"a": ones}),
-        "random_order": plotting.random_order(np.ones((2, 2)), ones, ones),
-        "largest_rates": plotting.largest_rates(ones, {0: ones}),
-        "staleness_histogram": plotting.staleness_histogram({0: 1}, {}),
-        "springs": plotting.springs({"a": (x, np.eye(2))}, [1, 2], {}, x[0]),
-        "center_noise": plotting.center_noise(ones, {"a": ones}, {"a": ones}, {}),
-        "periods": plotting.periods([1, 2], [1, 2], [1, 2], {"a": [1, 2]}),
-        "commits": plotting.commits({"a": (np.ones(3), ones, [0, 0])}),
-        "pace_by_workers": plotting.pace_by_workers([1, 2], {"a": ones}, {"a": ones}),
-        "kept_pace": plotting.kept_pace({"a": {1: ones}}, ones, ["b"]),
-        "shares_of_pi": plotting.shares_of_pi([1], [0.5], [0.1]),
-    }
-    offered = set(plotting.FIGURES["rules"])
-    assert set(figures) == offered <= set(dir(plotting))
-    for name, figure in figures.items():
-        assert isinstance(figure, style.Figure), name
-        assert figure.axes[0].get_title("left") or figure.get_suptitle(), name
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: plotting.delayed_paths({"a": [1]}, {"b": [1]}),
-        lambda: plotting.center_noise(np.ones(1), {"a": [1]}, {"b": [1]}, {}),
-        lambda: plotting.pace_by_workers([1], {"a": [1]}, {"b": [1]}),
-    ],
-)
-def test_what_was_predicted_must_be_measured(call):
-    with pytest.raises(ValueError, match=r"the same names; got \['a'\] and \['b'\]"):
-        call()
-
-
-def test_no_updates_have_no_histogram():
-    with pytest.raises(ValueError, match="no updates"):
-        plotting.staleness_histogram({}, {})

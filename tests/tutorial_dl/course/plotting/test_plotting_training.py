@@ -1,12 +1,8 @@
 """Figures of training show the data they are given, and claim nothing beyond it."""
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
-from matplotlib import rcParams
+from drawn import column_names, legend, line, row_names, texts
 from matplotlib.colors import to_rgb
 
 from tutorial_dl import figure_style as style
@@ -40,54 +36,6 @@ ROWS = [
     row("cnn", "serial", 1, 1.0, 1.0),
     row("cnn", "synchronous", 2, 1.4, 1.7),
 ]
-
-
-def line(ax, label):
-    """The data of the one line with this legend entry, shape (2, points)."""
-    (found,) = [drawn for drawn in ax.get_lines() if drawn.get_label() == label]
-    return np.array(found.get_data(), float)
-
-
-def texts(ax):
-    return [text.get_text() for text in ax.texts]
-
-
-def draw_all():
-    shares = np.array([4, 2, 1])
-    times = {1: [[0.1, 1.0]], 2: [[0.1, 0.5], [0.1, 0.6]]}
-    return {
-        "histories": plotting.histories(RESULTS),
-        "speed_up": plotting.speed_up(ROWS, 2),
-        "mean_of_means": plotting.mean_of_means(shares, 1 / shares, 1 / shares),
-        "distances": plotting.distances({"a": [1e-16, 1e-15], "b": [1e-3, 0.0]}),
-        "fused_step": plotting.fused_step(3),
-        "overlapped": plotting.overlapped({"alone": 1.0, "in turn": 1.5, "overlapped": 1.7}, 1.1),
-        "throughput": plotting.throughput([1, 2], [100.0, 190.0], [95.0, 150.0], cores=1),
-        "step_parts": plotting.step_parts(times, ["gradient", "rest"], dict.fromkeys(times, 0.001)),
-    }
-
-
-@pytest.mark.thorough
-def test_every_figure_is_drawn_and_the_global_style_is_left_alone():
-    before = dict(rcParams)
-    figures = draw_all()
-    assert set(figures) == {*plotting.FIGURES["training"], "fused_step"}
-    for name, figure in figures.items():
-        assert all(ax.get_title(loc="left") for ax in figure.axes), name
-        if name != "fused_step":  # a drawing without axes
-            ticks = name == "throughput"  # "1 rank", "2 ranks" need no label
-            assert all(ax.get_xlabel() or ticks for ax in figure.axes), name
-            assert all(ax.get_ylabel() or name == "step_parts" for ax in figure.axes), name
-        assert figure._repr_png_().startswith(b"\x89PNG"), name
-    assert dict(rcParams) == before
-
-
-def test_no_figure_is_kept_by_pyplot():
-    code = (
-        "import sys, tutorial_dl.course.plotting as p; p.fused_step(2); p.distances({'a': [1.0]});"
-        "assert 'matplotlib.pyplot' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # Histories -------------------------------------------------------------------------------------
@@ -148,12 +96,6 @@ def test_losses_are_labelled_in_plain_numbers():
         ""
     }
     assert {"0.1", "0.2", "0.5", "1", "2"} <= labels
-
-
-def test_what_the_command_line_writes_is_what_is_drawn():
-    """The figure is the same after a round trip through JSON."""
-    through = json.loads(json.dumps(RESULTS))
-    assert (line(plotting.histories(through).axes[0], "serial, 1 rank")[1] == LOSSES).all()
 
 
 # Speed-up --------------------------------------------------------------------------------------
@@ -237,7 +179,7 @@ def test_throughput_stands_bar_beside_bar():
     assert [bar.get_height() for bar in measured] == [95e3, 150e3, 8e3]
     for left, right in zip(predicted, measured, strict=True):
         assert left.get_x() + left.get_width() < right.get_x()
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["1 rank", "2 ranks", "4 ranks"]
+    assert column_names(ax) == ["1 rank", "2 ranks", "4 ranks"]
     assert {"100k", "190k", "95k", "150k", "9000", "8000"} <= set(texts(ax))
     assert "more ranks than\nthe 2 cores" in texts(ax)
     (ax,) = plotting.throughput([1, 2], [1.0, 2.0], [1.0, 2.0], cores=2).axes
@@ -249,18 +191,12 @@ def test_parts_of_a_step_follow_each_other_in_milliseconds():
     (ax,) = plotting.step_parts(seconds, ["gradient", "rest"], {1: 0.0025, 2: 0.002}).axes
     spans = [(round(b.get_x(), 9), round(b.get_width(), 9)) for b in sum_of(ax.containers)]
     assert spans == [(0, 1), (1, 2), (0, 1), (0, 2), (1, 3), (2, 1)]
-    labels = [text.get_text() for text in ax.get_yticklabels()]
+    labels = row_names(ax)
     assert labels == ["1 rank: rank 0", "2 ranks: rank 0", "1"]
     marks = [drawn.get_xdata() for drawn in ax.get_lines()]
     assert np.allclose(marks, [[2.5, 2.5], [2, 2]])
-    entries = [text.get_text() for text in ax.get_legend().get_texts()]
+    entries = legend(ax)
     assert sorted(entries) == ["T(p), predicted", "gradient", "rest"]
-
-
-@pytest.mark.parametrize("times", [[[1, 2]], [[1, 2, 3], [1, 2, 3]], [1, 2]])
-def test_times_of_another_shape_are_refused(times):
-    with pytest.raises(ValueError, match=r"times of 2 ranks must have shape \(2, 2\), got"):
-        plotting.step_parts({2: times}, ["gradient", "rest"], {2: 0.001})
 
 
 # The mean of means, distances, and the window --------------------------------------------------
@@ -284,7 +220,7 @@ def test_the_bars_of_overlap_are_what_was_measured():
     took = {"alone": 1e-3, "in turn": 1.5e-3, "overlapped": 1.75e-3}
     (ax,) = plotting.overlapped(took, 1.25e-3).axes
     assert [bar.get_width() for bar in ax.patches] == [1.0, 1.5, 1.75]  # ms
-    assert [label.get_text() for label in ax.get_yticklabels()] == list(took)
+    assert row_names(ax) == list(took)
     (ideal,) = ax.collections
     assert (ideal.get_segments()[0][:, 0] == 1.25).all()
     assert ax.get_xlim()[1] > 1.75

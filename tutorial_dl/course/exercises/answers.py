@@ -1,7 +1,8 @@
-"""Compare an answer with the right one, and name the mistake that leads to a wrong one.
+"""Take an answer in any form, compare it with the right one, and name the mistake in a wrong one.
 
-A hint names the misconception (another unit, an inverse, a mean of means), never the answer: it
-gives neither the right number nor the distance to it.
+An answer may be 71, 71.0, np.float64(71), Fraction(71), or an array of it. A hint names the
+misconception (another unit, an inverse, a mean of means), never the answer: it gives neither the
+right number nor the distance to it.
 """
 
 from collections.abc import Mapping
@@ -25,21 +26,98 @@ FACTORS = {
 }  # fmt: skip
 
 
+def is_unfinished(answer: Any) -> bool:
+    """Whether the answer, or a part of it, is still None or `...`."""
+    if isinstance(answer, (tuple, list)):
+        return any(is_unfinished(item) for item in answer)
+    return answer is None or answer is ...
+
+
+def number_of(answer: Any, what: str) -> float:
+    """The answer as a float: any real number, or an array of one; NotYet for all else."""
+    text = isinstance(answer, (str, bytes, bool, np.bool_))
+    try:
+        value = None if text else np.asarray(answer, dtype=float)
+    except (TypeError, ValueError):
+        value = None
+    if value is None or value.size != 1:
+        raise NotYet(f"{what} must be a number, got {answer!r}")
+    if not np.isfinite(value).all():
+        raise NotYet(f"{what} must be finite, got {answer!r}")
+    return float(value.item())
+
+
+def whole(answer: Any, least: int, most: int | None, what: str) -> int:
+    """The answer as an int from `least` to `most` (None: without a limit); NotYet for all else.
+
+    A whole float is right, also one with the rounding error of a few operations.
+    """
+    limits = f", at least {least}" if most is None else f" from {least} to {most}"
+    asked = NotYet(f"{what} must be a whole number{limits}, got {answer!r}")
+    try:
+        value = number_of(answer, what)
+    except NotYet:
+        raise asked from None
+    nearest = round(value)
+    if abs(value - nearest) > 1e-9 * max(1, abs(value)):
+        raise asked
+    if nearest < least or (most is not None and nearest > most):
+        raise asked
+    return nearest
+
+
+def must_have(answer: Any, length: int, what: str) -> list:
+    """The parts of an answer; NotYet asks for `what` unless it has `length` parts."""
+    several = answer.ndim if isinstance(answer, np.ndarray) else isinstance(answer, (tuple, list))
+    if not several or len(answer) != length:
+        shape = f"an array of shape {answer.shape}" if isinstance(answer, np.ndarray) else None
+        given = shape or (
+            f"{len(answer)} of them" if several else f"a single {type(answer).__name__}"
+        )
+        raise NotYet(f"expected {what}; you have {given}")
+    return list(answer)
+
+
+def must_be_function(answer: Any) -> None:
+    """Raise NotYet unless the answer can be called."""
+    if not callable(answer):
+        raise NotYet(f"a function is asked for, not {answer!r}")
+
+
+def must_return(found: Any) -> None:
+    """Raise NotYet if an answer's function has returned nothing, or has a part still missing."""
+    if found is None:
+        raise NotYet("the function returns nothing; does it end with a `return`?")
+    if is_unfinished(found):
+        raise NotYet(f"the function returns {found!r}; a part of it is still missing")
+
+
+def call(function: Any, *arguments: Any) -> Any:
+    """Call the learner's function and return what it returned; NotYet if that is nothing.
+
+    Arrays are passed as copies, so that a function that writes into them cannot spoil the check.
+    """
+    must_be_function(function)
+    found = function(*(a.copy() if isinstance(a, np.ndarray) else a for a in arguments))
+    must_return(found)
+    return found
+
+
+# Compared with what is right -------------------------------------------------------------------
+
+
 def must_be(
-    value: float,
-    right: float,
-    what: str,
-    mistakes: Mapping[str, float] | None = None,
-    rtol: float = 0.01,
-    units: bool = True,
-) -> None:
-    """Raise NotYet, with a hint, unless the number `value` is `right` within rtol |right|.
+    answer: Any, right: float, what: str, mistakes: Mapping[str, float] | None = None,
+    rtol: float = 0.01, units: bool = True,
+) -> None:  # fmt: skip
+    """Raise NotYet, with a hint, unless the answer is the number `right` within rtol |right|.
 
     Args:
         what: what the number is: "the speed-up"
         mistakes: hint -> the number that this mistake leads to
         units: whether factors of units (`FACTORS`) and the inverse are mistakes, too
     """
+    value = number_of(answer, what)
     if abs(value - right) <= rtol * abs(right):
         return
     for hint, wrong in (mistakes or {}).items():
@@ -65,12 +143,17 @@ def _how_far(value: float, right: float) -> str:
     return f"too {side}" if ratio < 3 else f"much too {side}"
 
 
-def close(answer: Any, right: Any, what: str, rtol: float = 1e-6, atol: float = 0.0) -> None:
+def close(
+    answer: Any, right: Any, what: str, mistakes: Mapping[str, Any] | None = None,
+    rtol: float = 1e-6, atol: float = 1e-9,
+) -> None:  # fmt: skip
     """Raise NotYet unless `answer`, any object, equals `right` within rtol |right| + atol.
 
     It compares what a learner's function returned with what it should return there. `what` says
-    what the number or array is: "w after 7 steps".
+    what the number or array is: "w after 7 steps"; `mistakes` is hint -> what this mistake gives.
     """
+    tolerance = {"rtol": max(rtol, 1e-5), "atol": max(atol, 1e-8)}
+    must_not_be(answer, right, mistakes or {}, what, **tolerance)
     right = np.asarray(right, dtype=float)
     try:
         answer = np.asarray(answer, dtype=float)

@@ -1,9 +1,10 @@
-"""Figures of large batches show the data they are given."""
+"""Figures of large batches and of batch normalisation show the data they are given."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from drawn import column_names, legend, line, row_names, texts
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course import plotting
@@ -17,16 +18,11 @@ RUNS = {
 ROWS = [("Goyal", {"steps": 14000.0, "rate": 32e3}), ("Ying", {"steps": 3500.0, "rate": 870e3})]
 
 
-def line(ax, label):
-    (found,) = [drawn for drawn in ax.get_lines() if drawn.get_label() == label]
-    return np.array(found.get_data(), float)
-
-
 def test_noise_is_a_line_and_markers():
     (ax,) = plotting.gradient_noise(BATCHES, [0.4, 0.2, 0.1], [0.5, 0.2, 0.1]).axes
     assert (line(ax, "predicted") == [BATCHES, [0.4, 0.2, 0.1]]).all()
     assert (line(ax, "measured")[1] == [0.5, 0.2, 0.1]).all()
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["32", "64", "128"]
+    assert column_names(ax) == ["32", "64", "128"]
 
 
 def test_errors_have_the_mean_and_the_range_of_the_seeds():
@@ -43,7 +39,7 @@ def test_errors_have_the_mean_and_the_range_of_the_seeds():
     x = np.array([of.lines[0].get_xdata() for of in (same, linear)])
     assert (x[0] < x[1]).all() and np.abs(np.log2(x / BATCHES)).max() < 0.25
     assert ax.get_title("left") == "message" and ax.get_yscale() == "log"
-    entries = [text.get_text() for text in ax.get_legend().get_texts()]
+    entries = legend(ax)
     assert entries == ["same rate", "linear rule"]
 
 
@@ -56,13 +52,13 @@ def test_a_limit_has_the_colour_of_its_rule():
         if len(drawn.get_xdata()) == 2
     }
     assert upright == {90.0: style.COLOURS[1], 120.0: style.COLOURS[1]}
-    assert [text.get_text() for text in ax.texts] == ["its limit,\npredicted", "memory"]
+    assert texts(ax) == ["its limit,\npredicted", "memory"]
 
 
 def test_ranks_are_counted_above():
     (ax,) = plotting.batch_errors(BATCHES, RUNS, per_rank=32).axes
     (upper,) = ax.child_axes
-    assert [text.get_text() for text in upper.get_xticklabels()] == ["1", "2", "4"]
+    assert column_names(upper) == ["1", "2", "4"]
     assert upper.get_xlabel() == "ranks of 32 samples each"
     assert plotting.batch_errors(BATCHES, RUNS).axes[0].child_axes == []
 
@@ -75,7 +71,7 @@ def test_stable_rates_have_a_line_a_seed_and_a_level_for_each_rate():
     assert all(of.get_xdata().tolist() == [1, 45, 900] for of in drawn)
     levels = [of.get_ydata()[0] for of in ax.get_lines() if len(of.get_xdata()) == 2]
     assert levels == [0.32, 0.16]
-    assert [text.get_text() for text in ax.texts] == ["batch 512: 0.32", "other: 0.16"]
+    assert texts(ax) == ["batch 512: 0.32", "other: 0.16"]
     assert len(ax.get_legend().get_texts()) == 1
     assert ax.get_ylim()[0] < 0.16 and ax.get_ylim()[1] > 1.2
 
@@ -85,45 +81,52 @@ def test_records_are_rows_from_top_to_bottom():
     assert steps.get_xlabel() == "steps" and rate.get_xlabel() == "rate"
     assert line(steps, "_child0").tolist() == [[14000, 3500], [0, 1]]
     assert line(rate, "_child0").tolist() == [[32e3, 870e3], [0, 1]]
-    assert [text.get_text() for text in rate.texts] == ["32,000", "870,000"]
-    assert [text.get_text() for text in steps.get_yticklabels()] == ["Goyal", "Ying"]
+    assert texts(rate) == ["32,000", "870,000"]
+    assert row_names(steps) == ["Goyal", "Ying"]
     assert steps.get_ylim()[0] > steps.get_ylim()[1]
     for ax in (steps, rate):
         assert ax.get_xscale() == "log" and ax.get_xlim()[1] > 2 * max(line(ax, "_child0")[0])
 
 
-def test_every_figure_is_a_picture_and_all_names_are_offered():
-    figures = {
-        "gradient_noise": plotting.gradient_noise(BATCHES, [3, 2, 1], [3, 2, 1]),
-        "batch_errors": plotting.batch_errors(BATCHES, RUNS, per_rank=32),
-        "stable_rates": plotting.stable_rates([1, 2], [[1, 2]], {}),
-        "records": plotting.records(ROWS),
-    }
-    others = {"moving_statistics", "normalised_apart", "share_statistics"}  # batch normalisation
-    assert set(figures) | others == set(plotting.FIGURES["batches"]) <= set(dir(plotting))
-    for name, figure in figures.items():
-        assert isinstance(figure, style.Figure), name
-        assert figure._repr_png_().startswith(b"\x89PNG"), name
-        assert figure.axes[0].get_title("left"), name
+def test_a_sample_becomes_what_each_ranks_mean_and_deviation_make_of_it():
+    """Mean, deviation: (0, 2): 1 and 1; (1, 5, 9): 5 and sqrt(32/3); all: 3.4 and sqrt(10.64)."""
+    left, right = plotting.normalised_apart([[0.0, 2.0], [1.0, 5.0, 9.0]], sample=2.0).axes
+    assert right.get_title(loc="left") == "One sample becomes -0.92 to 1.00"
+    x, y = line(right, "rank 0")
+    assert (x == [0, 9]).all() and np.allclose(y, [-1, 8])
+    assert np.allclose(line(right, "rank 1")[1], (np.array([0, 9]) - 5) / np.sqrt(32 / 3))
+    assert np.allclose(line(right, "whole batch")[1], (np.array([0, 9]) - 3.4) / np.sqrt(10.64))
+    dots = [dot for dot in right.get_lines() if list(dot.get_xdata()) == [2.0]]
+    outputs = [dot.get_ydata()[0] for dot in dots]
+    assert np.allclose(outputs, [1, -3 / np.sqrt(32 / 3), -1.4 / np.sqrt(10.64)])
+    assert row_names(left) == ["rank 0", "rank 1", "whole batch"] and left.yaxis_inverted()
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: plotting.batch_errors(BATCHES, {"LARS": [[0.9], [0.8]]}),
-            r"LARS: accuracies must have shape \(3, seeds\), .*; got \(2, 1\)",
-        ),
-        (
-            lambda: plotting.batch_errors(BATCHES, {"LARS": [0.9, 0.8, 0.7]}),
-            r"LARS: accuracies must have shape .*; got \(3,\)",
-        ),
-        (
-            lambda: plotting.records([*ROWS, ("Jia", {"steps": 1.0})]),
-            "Jia must have steps, rate; got steps",
-        ),
-    ],
-)
-def test_wrong_input_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+def test_statistics_of_shares_are_predicted_lines_and_measured_markers():
+    sizes = np.array([2, 4, 8])
+    predicted = [[3.0, 2.0, 1.0], [0.5, 0.75, 0.875], [0.9, 0.6, 0.4]]
+    measured = [[3.1, 2.1, 1.1], [0.4, 0.7, 0.8], [1.0, 0.7, 0.5]]
+    figure = plotting.share_statistics(sizes, predicted, measured)
+    for ax, prediction, found in zip(figure.axes, predicted, measured, strict=True):
+        assert (line(ax, "predicted") == [sizes, prediction]).all()
+        assert (line(ax, "measured") == [sizes, found]).all()
+        assert ax.get_ylim()[0] == 0 and ax.get_ylim()[1] > max(*prediction, *found)
+    with pytest.raises(ValueError):
+        plotting.share_statistics(sizes, predicted, measured[:2])
+
+
+def test_moving_statistics_have_a_line_and_points_of_one_colour():
+    predicted = {"one rank's": [0.08, 0.08, 0.08], "average": [0.08, 0.04, 0.015]}
+    measured = {"average": [0.07, 0.05, 0.02], "one rank's": [0.09, 0.08, 0.07]}
+    (ax,) = plotting.moving_statistics([1, 4, 16], predicted, measured).axes
+    lines = ax.get_lines()
+    assert len(lines) == 4
+    for label in predicted:
+        (points,) = [drawn for drawn in lines if drawn.get_label() == label]
+        assert list(points.get_ydata()) == measured[label] and points.get_linestyle() == "None"
+        (line,) = [d for d in lines if d.get_color() == points.get_color() and d is not points]
+        assert list(line.get_ydata()) == predicted[label] and line.get_linestyle() != "None"
+    ax.figure.canvas.draw()
+    assert {"0.02", "0.05"} <= {text.get_text() for text in ax.get_yticklabels()}
+    with pytest.raises(ValueError, match=r"the same names; got .* and"):
+        plotting.moving_statistics([1, 4, 16], predicted, {"average": [1, 2, 3]})
