@@ -113,7 +113,7 @@ for file in sorted(p for p in files if p.name != "__main__.py"):
     before = after
 assert len(files) > 250 and not changes, changes
 rooms = ("interop.", "horovod.", "replica.keras", "replica.tensorflow", "cli.keras_ranks",
-         "model_parallel.keras", "bench.networks", "models.")
+         "model_parallel.keras", "model_parallel.reductions", "bench.networks", "models.")
 assert all(name.startswith(tuple("tutorial_dl." + r for r in rooms)) for name in without), without
 assert "numba_kernels.team.failure" in sys.modules and "tutorial_dl.training.trainer" in sys.modules
 """

@@ -265,9 +265,10 @@ class TryOut:
 
         ValueError for what is neither a mean over samples, nor a sum, nor an extreme.
         """
-        own = [x for x in self.model._flatten_layers(False) if not is_ours_or_keras(x)]
-        mine = {id(v) for layer in own for v in layer._non_trainable_variables}
-        kept = [v for v in self.model.non_trainable_variables if id(v) in mine]
+        layers = [x for x in self.model._flatten_layers() if is_ours_or_keras(x)]
+        leaves = [x for x in layers if not any(x._flatten_layers(include_self=False))]
+        theirs = {id(v) for layer in leaves for v in layer.non_trainable_variables}
+        kept = [v for v in self.model.non_trainable_variables if id(v) not in theirs]
         kept = [v for v in kept if not v.path.endswith("seed_generator_state")]
         return [(v, how) for v in kept if (how := self._kind(v)) is not None]
 
