@@ -24,8 +24,9 @@ def as_fit(make, train, kept, team, batch_size=16, epochs=2, near=2e-6):
     options |= dict(validation_data=(x_kept, y_kept), validation_batch_size=batch_size)
     expected = of_rank_0(theirs, lambda: theirs.fit(x, y, **options).history, team.size == 1)
     trainer = Trainer(
-        mine, (train, kept), team=team, batch_size=batch_size, shuffle=False, progress=False
-    )
+        mine, (train, kept), team=team, batch_size=batch_size, shuffle=False, progress=False,
+        validation_batch_size=batch_size,
+    )  # fmt: skip
     history = trainer.fit(epochs)
     same_weights(mine, theirs, near)
     for column, values in expected.items():

@@ -184,7 +184,7 @@ class World:
     def _show_stacks(self, ranks: list[int]) -> None:
         """Have faulthandler write the stacks of all threads of `ranks` to their output."""
         for rank in ranks:
-            self.held[rank].send(signal.SIGUSR1)
+            self.held[rank].send_signal(signal.SIGUSR1)
         time.sleep(0.5)  # long enough for writing; nothing depends on it
 
     def _output(self, name: str) -> str:

@@ -44,7 +44,7 @@ with quiet():
     import tensorflow as tf
 
 NEAR, NEAR_HALF = 1e-4, 2e-2  # relative; where layers compute in half precision
-OF_KERAS_NO_MEANS = {"Dice", "Tversky", "dice", "tversky"}
+OF_KERAS_NO_MEANS = {"Circle", "Dice", "Tversky", "circle", "dice", "tversky"}
 OF_KERAS_MIXING = {"MixUp", "CutMix"}
 SAMPLES = 12
 CUTS = (2, 5), (8,)  # where a batch of SAMPLES is cut
