@@ -186,9 +186,9 @@ class Run:
             # Different rates on ranks that update slices of one model would not show as drift.
             rates = [player.schedule(s) for s in (0, 1, 10, 100, 1000)] if player.schedule else []
             scale = player.strategy.loss_scale
-            rule = {"optimizer": player.optimizer, "learning rates": rates or "constant"}
-            rule |= of_model(player.replica) | {"loss scale": scale and scale.settings}
-            mine |= {self.label(player, name, "'s "): value for name, value in rule.items()}
+            given = {"optimizer": player.optimizer, "learning rates": rates or "constant"}
+            given |= of_model(player.replica) | {"loss scale": scale and scale.settings}
+            mine |= {self.label(player, name, "'s "): value for name, value in given.items()}
         names = (type(getattr(one, "callback", one)).__name__ for one in self.callbacks)
         mine["callbacks"] = ", ".join(names) or "none"
         mine |= {"correct_momentum": self.correct_momentum, "layout": repr(self.layout)}

@@ -30,7 +30,8 @@ class ElasticAveraging(Rule):
     """EASGD: each worker has its own weights; the master's center is the result of the training.
 
     Args:
-        moving_rate: beta = workers * alpha, above 0 and below 2; the paper uses 0.9
+        moving_rate: beta = workers * alpha, above 0 and below 2, in the synchronous form below
+            2 workers / (workers + 1); the paper uses 0.9
         momentum: delta of EAMSGD, from 0 to below 1; above 0 it needs optimizer "sgd" without
             momentum of its own. With 0, workers step with any optimizer
         every: steps per exchange, at least 1 (the paper's tau)
@@ -69,6 +70,20 @@ class ElasticAveraging(Rule):
                 "elastic averaging with momentum (EAMSGD) needs plain sgd, "
                 f"got {optimizer.in_words}"
             )
+
+    def check_layout(self, layout) -> None:
+        """In the synchronous form, an exchange multiplies the workers' mean less the center by
+        1 - alpha - beta, which must not be below -1: beta < 2 W / (W + 1) for W workers.
+        """
+        stars = [layout.workers, *([layout.masters] if layout.masters > 1 else [])]
+        for leaves in stars:
+            most = 2 * leaves / (leaves + 1)
+            if self.synchronous and self.moving_rate >= most:
+                raise ValueError(
+                    f"moving_rate {self.moving_rate:g}: synchronous elastic averaging with "
+                    f"{leaves} workers under a master needs less than {most:.4g}, or weights grow "
+                    "without bound"
+                )
 
     @property
     def alpha(self) -> float:

@@ -124,6 +124,9 @@ class Rule(Strategy):
     def after_break(self, x: np.ndarray, server) -> None:
         """Called after this worker has validated; its weights have not changed meanwhile."""
 
+    def check_layout(self, layout) -> None:
+        """Raise ValueError if the rule can't train with so many masters and workers."""
+
     # On a master
 
     def begin_master(self, center: np.ndarray, segments=None) -> None:

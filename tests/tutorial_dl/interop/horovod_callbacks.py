@@ -172,7 +172,27 @@ def start_as_rank_0():
     equal_everywhere(late)
 
 
+def weights_are_compared():
+    """A rate that one rank alone lowers is found after the epoch in which weights differ."""
+
+    def trained(**options):
+        model = network()
+        own = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (1 + hvd.rank()))
+        start = hvd.callbacks.BroadcastGlobalVariablesCallback(0, **options)
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        fit(model, optimizer, samples()[1], BATCH, 1, [start, own])
+        return model
+
+    if hvd.size() == 1:
+        return
+    said = r"after epoch 1, ranks differ in the learning rate: .*MetricAverageCallback.* before it"
+    with pytest.raises(RuntimeError, match=said):
+        trained()
+    weights = hvd.allgather(trained(check_weights=False).weights[0][tf.newaxis])
+    assert (weights[0] != weights[1]).numpy().any()
+
+
 CHECKS = [
-    metrics_are_averaged, learning_rates, momentum_is_corrected, checkpoints_and_loading,
+    weights_are_compared, metrics_are_averaged, learning_rates, momentum_is_corrected, checkpoints_and_loading,
     loaded_by_rank_0_alone, start_as_rank_0,
 ]  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 from numba_kernels.optimizers import SGD
 from tutorial_dl import optimizers, strategies
 from tutorial_dl.config import check_strategy
+from tutorial_dl.layout import Layout
 from tutorial_dl.strategies import (
     Downpour,
     ElasticAveraging,
@@ -366,6 +367,7 @@ def test_a_rule_of_ones_own():
 
 ALONE = """
 import sys
+from tutorial_dl.layout import Layout
 from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching, Scripted
 for rule in (Downpour(), ElasticAveraging(), GradientEnergyMatching()):
     Scripted(rule, lambda x: x, [1.0], 2, "sgd").turns([0, 1])
@@ -379,3 +381,24 @@ def test_no_rule_starts_mpi():
         [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_the_largest_moving_rate_of_synchronous_elastic_averaging(workers):
+    """Without gradients, the springs bring weights together below it, and apart above it."""
+    bound = 2 * workers / (workers + 1)
+    for rate, stable in ((0.98 * bound, True), (1.02 * bound, False)):
+        rule = ElasticAveraging(moving_rate=rate, synchronous=True)
+        rule.workers = workers
+        center, x = np.zeros(1), [np.ones(1) for _ in range(workers)]
+        for _ in range(100):
+            answers = [np.empty(1) for _ in x]
+            rule.serve_all(center, [one.copy() for one in x], answers, None)
+            x = answers
+        assert (abs(x[0] - center) < 1)[0] == stable
+        layout = Layout(masters=1, workers=workers)
+        if stable:
+            rule.check_layout(layout)
+            continue
+        with pytest.raises(ValueError, match=f"{workers} workers under a master needs less than"):
+            rule.check_layout(layout)

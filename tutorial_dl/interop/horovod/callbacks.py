@@ -1,12 +1,16 @@
 """Callbacks for `model.fit`: equal weights at the start, averaged metrics, learning rates."""
 
+import zlib
+
 import keras
 import numpy as np
+
+from tutorial_dl.runtime.agreement import difference
 
 from . import basics
 from .basics import global_process_set
 from .gradients import key
-from .objects import broadcast_variables
+from .objects import allgather_object, broadcast_variables
 from .wire import Average
 
 
@@ -17,14 +21,18 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     without an input shape) follow after it. Random seeds, for example of dropout, are not
     broadcast.
 
+    After each epoch, it compares the ranks' trainable weights, which a rate or a loss of one rank's
+    own would have driven apart without a word. (Horovod does not.)
+
     Args:
         root_rank: The rank whose values are broadcast.
         local_variables: Variables that are not broadcast.
+        check_weights: Whether weights are compared.
     """
 
-    def __init__(self, root_rank, device="", local_variables=None):
+    def __init__(self, root_rank, device="", local_variables=None, check_weights=True):
         super().__init__()
-        self.root_rank = root_rank
+        self.root_rank, self.check_weights = root_rank, check_weights
         if hasattr(local_variables, "assign"):
             local_variables = [local_variables]
         self.local = {key(v) for v in local_variables or []}
@@ -40,6 +48,26 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if self.done is not None:
             self._broadcast()
             self.done = None
+
+    def on_epoch_end(self, epoch, logs=None):
+        if not self.check_weights or basics.size() == 1:
+            return
+        weights = [v for v in self.model.trainable_variables if key(v) not in self.local]
+        # By number, since Keras numbers names in the order in which a process makes models.
+        sums = {
+            f"checksum of trainable weights {i}": zlib.crc32(np.ascontiguousarray(v))
+            for i, v in enumerate(weights)
+        }
+        rate = getattr(self.model.optimizer, "learning_rate", None)
+        mine = sums if rate is None else {"learning rate": f"{float(rate):.7g}"} | sums
+        every = allgather_object({name: str(value) for name, value in mine.items()})
+        if words := difference(every):
+            raise RuntimeError(
+                f"after epoch {epoch + 1}, {words.partition(';')[0]}. A callback that goes by each "
+                "rank's own loss, such as ReduceLROnPlateau, needs hvd.callbacks."
+                "MetricAverageCallback() before it; and the optimizer must be a "
+                "DistributedOptimizer (check_weights=False leaves this check out)"
+            )
 
     def _broadcast(self) -> None:
         if self.done is None:

@@ -33,6 +33,7 @@ class MasterLoop(Loop):
         super().__init__(run)
         if len(run.players) > 1:
             raise ValueError(f"a run with a master has one player, got {len(run.players)}")
+        run.strategy.check_layout(run.layout)
         run.strategy.use(run.optimizer)
         run.strategy.clip_norm = run.clip_norm
         self.identity = str(run.strategy)  # with its options as they were given
