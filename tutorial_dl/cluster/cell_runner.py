@@ -80,7 +80,11 @@ class Cells:
         self, ranks: Iterable[int], seconds: float = 0.3, signal: bool = True
     ) -> dict[int, Doing]:
         """What these ranks do; see `Client.doing`."""
-        codes = {rank: cell.code for rank, cell in (self.now | self.left).items()}
+        codes = {}
+        for rank, cell in list(self.now.items()):  # a live view asks from its thread
+            while (before := cell.earlier.get(rank)) is not None and rank in before.pending():
+                cell = before
+            codes[rank] = cell.code
         return self.client.doing(ranks, codes, seconds, signal)
 
     def stopped(self, rank: int) -> bool:

@@ -202,6 +202,17 @@ def test_the_number_is_that_of_the_running_cell(monkeypatch):
     assert cell_runner.number_here() is None
 
 
+def test_a_position_is_looked_up_in_the_cell_that_the_rank_runs():
+    """Rank 1 still runs a cell that was sent before the last one."""
+    first = SimpleNamespace(code="first", pending=lambda: [1], earlier={})
+    last = SimpleNamespace(code="last", pending=lambda: [0, 1], earlier={0: first, 1: first})
+    cells, asked = cell_runner.Cells(None), []
+    cells.now = {0: last, 1: last}
+    cells.client = SimpleNamespace(doing=lambda ranks, codes, *_: asked.append(codes))
+    cells.ask([0, 1])
+    assert asked == [{0: "last", 1: "first"}]
+
+
 def test_the_magics_line_counts():
     assert numbered("px", "--targets 1", "x = 1") == "# %%px --targets 1\nx = 1"
     assert numbered("px", "", "%%time\nx = 1") == "%%time\nx = 1"  # a magic must come first
