@@ -203,12 +203,6 @@ class Cells:
         self.now.update(dict.fromkeys(chosen, cell))
         return cell
 
-    def output(self, rank: int) -> str:
-        """All that a rank has printed in the last cell that was sent to it."""
-        if rank not in range(self.cluster.n):
-            raise ValueError(f"rank must be from 0 to {self.cluster.n - 1}, got {rank!r}")
-        return self.now[rank].output.text(rank) if rank in self.now else ""
-
     def imports(self) -> str:
         """The top-level import statements of the cells that succeeded so far, in order, each once.
 
