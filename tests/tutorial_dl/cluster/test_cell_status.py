@@ -10,14 +10,13 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from cell_messages import OFFER
 from IPython.core.interactiveshell import InteractiveShell
 
 from tutorial_dl.cluster import cell_display, cell_runner, engine_main_thread
 from tutorial_dl.cluster.cell_errors import ANSI, CellError, CellInterrupted, CellTimeout
 from tutorial_dl.cluster.engine_main_thread import MainThread
 from tutorial_dl.cluster.magics import ClusterMagics, numbered
-
-OFFER = "c.restart() gives new engines (their variables are lost)"
 
 
 class Statuses(cell_display.Page):
