@@ -1,11 +1,17 @@
-"""Messages of engines as a cell receives them, without any engine; those of a kernel as text."""
+"""Cells of tests: messages as one receives them, without any engine, and cells that must fail."""
 
 from __future__ import annotations
 
 import base64
 
+import clock
+import pytest
+
+from tutorial_dl.cluster.cell_errors import CellError
 from tutorial_dl.cluster.cell_layout import layout, lines_of
 from tutorial_dl.cluster.cell_output import Output
+
+OFFER = "c.restart() gives new engines (their variables are lost)"
 
 
 def message(kind: str, **content) -> dict:
@@ -50,3 +56,10 @@ def text_at_end(messages) -> str:
         name = content.get("transient", {}).get("display_id") or number
         texts[name] = content.get("text", "") + content.get("data", {}).get("text/plain", "")
     return "".join(texts.values())
+
+
+def failing(c, code: str, kind: type = CellError, took: str = "", **options) -> list[str]:
+    """The lines of the error that a cell must end with; `took` labels its seconds."""
+    with pytest.raises(kind) as error, clock.seconds(took):
+        c.run(code, **{"timeout": 300, **options})  # so that a test cannot hang
+    return error.value.summary

@@ -31,10 +31,10 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-    "numba_kernels": 13300,
+    "numba_kernels": 13250,
     "course": 7570,
     "model_parallel": 5980,
-    "cluster": 5960,
+    "cluster": 5647,
     "replica": 5675,
     "tuning": 4230,
     "runtime": 3550,

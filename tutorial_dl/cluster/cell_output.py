@@ -108,7 +108,7 @@ class Screen:
         self._streams: dict[str, Stream] = {}
         self._size = 0  # characters kept
         self._clears = False  # before something more is shown
-        self._dropped = self._left_out = Item(Row("note", "", lines=0))
+        self._notes: dict[str, Item] = {}  # by what they count
 
     def write(self, name: str, text: str) -> None:
         """Add what a stream, "stdout" or "stderr", got."""
@@ -168,26 +168,26 @@ class Screen:
         middle = lines[FIRST : FIRST + (len(lines) - FIRST) // 2]
         drop = {*middle}.difference(*(stream.lines for stream in self._streams.values()))
         if drop:
-            self._dropped = self._note(self._dropped, "lines", len(drop), middle[0])
-            self._dropped.printed &= all(item.printed for item in drop)
+            note = self._note("lines", len(drop), self._items.index(middle[0]))
+            note.printed &= all(item.printed for item in drop)
             self._items = [item for item in self._items if item not in drop]
         self._size = sum(len(item.shows.text) + 1 for item in self._items if item.is_line)
 
-    def _note(self, note: Item, what: str, more: int, before: Item | None = None) -> Item:
+    def _note(self, what: str, more: int, place: int) -> Item:
         """Say in a line that more lines, or displays, were not kept."""
-        count = note.shows.lines + more
-        if count == more:  # the first time
-            place = len(self._items) if before is None else self._items.index(before)
-            note = Item(note.shows)
-            note.printed = before is not None  # the lines may have been printed
+        if what not in self._notes:
+            note = self._notes[what] = Item(Row("note", "", lines=0))
+            note.printed = place < len(self._items)  # lines that were there may have been printed
             self._items.insert(place, note)
+        note = self._notes[what]
+        count = note.shows.lines + more
         note.shows = Row("note", f"... {count:,} {what}, which were not kept", lines=count)
         return note
 
     def show(self, rich: Rich) -> None:
         self._begin()
         if not rich.result and sum(not item.is_line for item in self._items) >= DISPLAYS:
-            self._left_out = self._note(self._left_out, "more displays", 1)
+            self._note("more displays", 1, len(self._items))
             return
         self._streams.clear()  # what is printed next comes below it
         self._items.append(Item(rich))
@@ -224,7 +224,7 @@ class Screen:
         `ended`: the cell has, so nothing will change.
         """
         changes = {item for stream in self._streams.values() for item in stream.changing()}
-        changes |= {self._dropped, self._left_out}
+        changes.update(self._notes.values())
         items = without_white_end(self._items) if ended else self._items
         new = [item for item in items if not item.printed and (ended or item not in changes)]
         new = [item for item in new if item.is_line or not item.shows.result]

@@ -80,7 +80,11 @@ class Cells:
         self, ranks: Iterable[int], seconds: float = 0.3, signal: bool = True
     ) -> dict[int, Doing]:
         """What these ranks do; see `Client.doing`."""
-        codes = {rank: cell.code for rank, cell in (self.now | self.left).items()}
+        codes = {}
+        for rank, cell in list(self.now.items()):  # a live view asks from its thread
+            while (before := cell.earlier.get(rank)) is not None and rank in before.pending():
+                cell = before
+            codes[rank] = cell.code
         return self.client.doing(ranks, codes, seconds, signal)
 
     def stopped(self, rank: int) -> bool:
@@ -198,12 +202,6 @@ class Cells:
         cell = Cell(self, code, result, output, about, timeout, earlier)
         self.now.update(dict.fromkeys(chosen, cell))
         return cell
-
-    def output(self, rank: int) -> str:
-        """All that a rank has printed in the last cell that was sent to it."""
-        if rank not in range(self.cluster.n):
-            raise ValueError(f"rank must be from 0 to {self.cluster.n - 1}, got {rank!r}")
-        return self.now[rank].output.text(rank) if rank in self.now else ""
 
     def imports(self) -> str:
         """The top-level import statements of the cells that succeeded so far, in order, each once.

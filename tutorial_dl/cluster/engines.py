@@ -266,7 +266,10 @@ class Cluster(Ranks):
 
         What is beyond two million characters is dropped, from the middle.
         """
-        return self.cells.output(rank)
+        if rank not in range(self.n):
+            raise ValueError(f"rank must be from 0 to {self.n - 1}, got {rank!r}")
+        cell = self.cells.now.get(rank)
+        return "" if cell is None else cell.output.text(rank)
 
     @short_tracebacks
     def restart(self, imports: bool = False) -> None:

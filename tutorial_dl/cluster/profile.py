@@ -213,14 +213,12 @@ def fits(name: str, value: Any) -> bool:
     wants = FIELDS[name].type
     if wants.startswith("tuple"):
         return isinstance(value, list) and all(isinstance(v, str) and "\n" not in v for v in value)
-    if wants.startswith("bool"):
-        return isinstance(value, bool)
+    if isinstance(value, bool) or wants.startswith("bool"):
+        return isinstance(value, bool) and wants.startswith("bool")
     if wants.startswith(("int", "float")):
         number = int if wants.startswith("int") else (int, float)
-        return isinstance(value, number) and not isinstance(value, bool) and 0 < value < 1e9
-    if not isinstance(value, str) or not value.strip() or "\n" in value:
-        return False
-    choice = {"kind": KINDS, "system": SYSTEMS}.get(name)
+        return isinstance(value, number) and 0 < value < 1e9
     if name == "time":
-        return re.fullmatch(r"\d{1,3}:[0-5]\d:[0-5]\d", value) is not None
-    return choice is None or value in choice
+        return isinstance(value, str) and bool(re.fullmatch(r"\d{1,3}(:[0-5]\d){2}", value))
+    choice = {"kind": KINDS, "system": SYSTEMS}.get(name, (value,))
+    return isinstance(value, str) and bool(value.strip()) and "\n" not in value and value in choice

@@ -50,7 +50,7 @@ class Cell:
         self.cells, self.code, self.result, self.output = cells, code, result, output
         self.about, self.timeout = about, timeout
         self.waited = False  # whether `wait` has seen its end
-        self._earlier = unfinished(earlier)
+        self.earlier = unfinished(earlier)
         self.replies = result.replies
         self.were: dict[int, Doing] = {}  # where ranks were when they were interrupted
         result.cell = self  # for %pxresult
@@ -98,7 +98,7 @@ class Cell:
             with contextlib.suppress(KeyboardInterrupt):  # a second one: do not wait
                 self._interrupt(signal_on_interrupt)
         self.waited = True  # also if a further Ctrl-C ends what follows
-        self._earlier = {}
+        self.earlier = {}
         said = [reply.output for reply in self.replies.values() if reply.done()]
         # Output may arrive after the reply; after the stop button, don't wait long for it.
         futures.wait(said, timeout=0.3 if reason else 1.0)
@@ -171,8 +171,8 @@ class Cell:
 
     def _waits_for_earlier(self) -> str:
         """Lines that say which ranks still run an earlier cell; "" if this one has begun."""
-        self._earlier = unfinished(self._earlier)
-        lines = still(self._earlier, self.cells.ask(self._earlier)) if self._earlier else []
+        self.earlier = unfinished(self.earlier)
+        lines = still(self.earlier, self.cells.ask(self.earlier)) if self.earlier else []
         return "\n".join([*lines, EARLIER] if lines else [])
 
     def _is_hopeless(self, answers: Mapping[int, Doing]) -> bool:

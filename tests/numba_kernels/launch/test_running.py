@@ -111,37 +111,27 @@ def parent_of(tmp_path, ranks: int, heed: bool = True, grace: float = 2) -> subp
                             stderr=subprocess.PIPE, text=True)  # fmt: skip
 
 
-def test_killing_the_parent_ends_the_ranks(tmp_path):
+@pytest.mark.parametrize("killed", ["parent", "guard"])
+def test_killing_the_parent_or_the_guard_ends_the_ranks(tmp_path, killed):
+    before = guard.segments()
     parent = parent_of(tmp_path, 3)
     ranks = pids(tmp_path, 3)
-    parent.kill()
-    _, alive = psutil.wait_procs(ranks, timeout=SECONDS)
-    parent.communicate()
-    assert not alive
-
-
-def test_killing_the_guard_ends_the_ranks(tmp_path):
-    before = guard.segments()
-    parent = parent_of(tmp_path, 2)
-    ranks = pids(tmp_path, 2)
     [guarding] = psutil.Process(parent.pid).children()
     assert str(launch.GUARD) in guarding.cmdline()
-    guarding.kill()
+    (parent if killed == "parent" else guarding).kill()
     _, alive = psutil.wait_procs(ranks, timeout=SECONDS)
     parent.communicate(timeout=SECONDS)
     assert not alive
     guard.remove_abandoned(before)  # the guard was killed before it could
 
 
-@pytest.mark.parametrize(
-    "number, status", [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, -signal.SIGTERM)]
-)
-def test_signals_reach_the_ranks_and_the_parent_ends_as_usual(tmp_path, number, status):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_reach_the_ranks_and_the_parent_ends_as_usual(tmp_path, number):
     parent = parent_of(tmp_path, 2)
     ranks = pids(tmp_path, 2)
     parent.send_signal(number)
     output, errors = parent.communicate(timeout=SECONDS)
-    assert parent.returncode == status
+    assert parent.returncode == -number
     assert not any(rank.is_running() for rank in ranks)
     assert "BAD TERMINATION" not in output + errors and "Press Ctrl-C" not in output + errors
 

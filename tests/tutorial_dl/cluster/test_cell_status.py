@@ -10,14 +10,13 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from cell_messages import OFFER
 from IPython.core.interactiveshell import InteractiveShell
 
 from tutorial_dl.cluster import cell_display, cell_runner, engine_main_thread
 from tutorial_dl.cluster.cell_errors import ANSI, CellError, CellInterrupted, CellTimeout
 from tutorial_dl.cluster.engine_main_thread import MainThread
 from tutorial_dl.cluster.magics import ClusterMagics, numbered
-
-OFFER = "c.restart() gives new engines (their variables are lost)"
 
 
 class Statuses(cell_display.Page):
@@ -200,6 +199,17 @@ def test_the_number_is_that_of_the_running_cell(monkeypatch):
     assert shell.user_ns["Out"] == {2: "1, then 2", 4: "3, then 4"}
     monkeypatch.setattr(cell_runner, "get_ipython", lambda: None)
     assert cell_runner.number_here() is None
+
+
+def test_a_position_is_looked_up_in_the_cell_that_the_rank_runs():
+    """Rank 1 still runs a cell that was sent before the last one."""
+    first = SimpleNamespace(code="first", pending=lambda: [1], earlier={})
+    last = SimpleNamespace(code="last", pending=lambda: [0, 1], earlier={0: first, 1: first})
+    cells, asked = cell_runner.Cells(None), []
+    cells.now = {0: last, 1: last}
+    cells.client = SimpleNamespace(doing=lambda ranks, codes, *_: asked.append(codes))
+    cells.ask([0, 1])
+    assert asked == [{0: "last", 1: "first"}]
 
 
 def test_the_magics_line_counts():

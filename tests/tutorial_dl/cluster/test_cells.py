@@ -10,7 +10,7 @@ import time
 
 import clock
 import pytest
-from cell_faults import OFFER, failing
+from cell_messages import OFFER, failing
 
 from tutorial_dl.cluster.cell_errors import ANSI, CellError, CellInterrupted, CellTimeout
 

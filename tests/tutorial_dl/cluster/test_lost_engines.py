@@ -10,7 +10,7 @@ import threading
 
 import psutil
 import pytest
-from cell_faults import OFFER, failing
+from cell_messages import OFFER, failing
 
 from tutorial_dl.cluster.cell_runner import Cells
 
