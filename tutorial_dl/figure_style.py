@@ -2,10 +2,9 @@
 
     from tutorial_dl import figure_style as style
 
-    @style.one_panel("A ring has no bottleneck", "ranks", "seconds")
+    @style.one_panel("A ring has no bottleneck", "ranks", "seconds", log_x_base=2)
     def latency(ax, ranks, predicted, measured):
         style.predicted_measured(ax, ranks, predicted, measured)
-        style.log_x(ax, ranks)
 
     latency(ranks, predicted, measured, title="Another title")      # returns a Figure
 

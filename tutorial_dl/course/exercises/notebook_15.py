@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tutorial_dl.course.foundations import regular_throughput
 from tutorial_dl.layout import Layout
 
 from . import NotYet, call, counted, must_have, whole
@@ -101,7 +102,7 @@ def updates_a_second(
     serve (1 + 1 / upward), and the top master serves one relay per `upward` exchanges.
     """
     if masters == 1:
-        return min(workers / (compute + serve), 1 / serve)
+        return regular_throughput(workers, compute, serve)
     each = serve * (1 + 1 / upward)
     return min(workers / (compute + each), masters / each, upward / serve)
 

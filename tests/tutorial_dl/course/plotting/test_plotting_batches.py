@@ -18,13 +18,6 @@ RUNS = {
 ROWS = [("Goyal", {"steps": 14000.0, "rate": 32e3}), ("Ying", {"steps": 3500.0, "rate": 870e3})]
 
 
-def test_noise_is_a_line_and_markers():
-    (ax,) = plotting.gradient_noise(BATCHES, [0.4, 0.2, 0.1], [0.5, 0.2, 0.1]).axes
-    assert (line(ax, "predicted") == [BATCHES, [0.4, 0.2, 0.1]]).all()
-    assert (line(ax, "measured")[1] == [0.5, 0.2, 0.1]).all()
-    assert column_names(ax) == ["32", "64", "128"]
-
-
 def test_errors_have_the_mean_and_the_range_of_the_seeds():
     (ax,) = plotting.batch_errors(BATCHES, RUNS, title="message").axes
     same, linear = ax.containers

@@ -38,19 +38,6 @@ def test_fits_shows_samples_curves_and_truth():
     assert ax.get_ylim() == (3.5, 6.5)  # the samples' range and a margin, whatever the curves are
 
 
-def test_errors_show_predicted_beside_measured():
-    sizes, measured, predicted = [1, 2, 3], np.array([[3.0, 2, 1], [4, 3, 5]]), np.ones((2, 3))
-    (ax,) = plotting.fit_errors(sizes, *measured, predicted, noise=0.5).axes
-    np.testing.assert_array_equal(line(ax, "training, measured"), [sizes, measured[0]])
-    np.testing.assert_array_equal(line(ax, "held out, measured"), [sizes, measured[1]])
-    np.testing.assert_array_equal(line(ax, "held out, predicted"), [sizes, [1, 1, 1]])
-    np.testing.assert_array_equal(line(ax, "noise variance")[1], [0.25, 0.25])
-    (ax,) = plotting.solver_errors(sizes, {"QR": measured[0]}, {"theory": measured[1]}).axes
-    np.testing.assert_array_equal(line(ax, "QR"), [sizes, measured[0]])
-    np.testing.assert_array_equal(line(ax, "theory"), [sizes, measured[1]])
-    assert ax.get_yscale() == "log"
-
-
 def test_error_factors_marks_the_bound():
     rates = np.array([0.1, 0.5])
     (ax,) = plotting.error_factors(rates, 1 - rates, lambda eta: abs(1 - eta), bound=2.0).axes

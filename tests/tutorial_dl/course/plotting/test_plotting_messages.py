@@ -78,13 +78,6 @@ def test_a_training_with_faults_shows_every_stretch_where_it_was():
     assert "it fell" in texts(figure.axes[0])
 
 
-def test_the_slowest_is_shown_in_milliseconds():
-    figure = plotting.slowest_of([1, 2], [0.01, 0.02], {1: 0.011}, mean=0.01)
-    predicted, measured, mean = figure.axes[0].lines
-    assert np.allclose(predicted.get_ydata(), [10, 20])
-    assert np.allclose(measured.get_ydata(), [11]) and np.allclose(mean.get_ydata(), [10, 10])
-
-
 def test_how_long_stands_beside_by_when():
     ax = plotting.how_long([("crash", 2, 0.5), ("circle", 8, 7)]).axes[0]
     assert [bar.get_width() for bar in ax.patches] == [2, 8]

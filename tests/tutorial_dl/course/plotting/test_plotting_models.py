@@ -88,11 +88,6 @@ def test_the_ladder_has_bars_and_lines():
     assert [line.get_xdata()[0] for line in ax.get_lines()] == [7, 2600 / 1024]
 
 
-def test_memory_of_scores():
-    ax = plotting.score_memory([1, 2], [4096, 1024], [5120, 1536]).axes[0]
-    assert heights(ax) == [[4, 1], [5, 1.5]]
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_what_a_rank_needs_has_its_colour(ranks):
     figure = plotting.cut_products(ranks)
@@ -159,12 +154,3 @@ def test_a_deadlock_stops_every_rank():
 def test_a_right_one_has_its_time():
     ax = plotting.schedule_so_far(schedules.zb_h1(3, 4)).axes[0]
     assert ax.get_title(loc="left") == "14 units of time, bubble 14 %" and framed(ax) == []
-
-
-def test_bubbles_are_lines_and_markers():
-    predicted = {"GPipe": [0.3, 0.2], "ZB-H1": [0.1, 0.05]}
-    ax = plotting.bubbles([2, 4], predicted).axes[0]
-    assert heights(ax) == [[0.3, 0.2], [0.1, 0.05]]
-    ax = plotting.bubbles([2, 4], predicted, {"GPipe": [0.35, 0.21], "ZB-H1": [0.2, 0.1]}).axes[0]
-    assert [line.get_linestyle() for line in ax.get_lines()] == ["-", "None", "--", "None"]
-    assert heights(ax)[1] == [0.35, 0.21]

@@ -27,33 +27,6 @@ def test_a_map_has_the_growth_the_bound_and_the_runs():
     assert points(ax, "run: diverged") == [[0.3], [1]]
 
 
-def test_paths_are_lines_predicted_and_markers_measured():
-    predicted = {"below": np.arange(4.0), "above": -np.arange(4.0)}
-    measured = {"above": 1 - np.arange(4.0), "below": 1 + np.arange(4.0)}
-    (ax,) = plotting.delayed_paths(predicted, measured, title="message").axes
-    assert points(ax, "below")[1] == [1, 2, 3, 4] and points(ax, "above")[1] == [1, 0, -1, -2]
-    lines = {
-        drawn.get_color(): drawn for drawn in ax.get_lines() if drawn.get_linestyle() != "None"
-    }
-    assert list(lines[style.COLOURS[1]].get_ydata()) == [0, -1, -2, -3]
-    assert ax.get_title("left") == "message" and legend(ax) == ["below", "above"]
-
-
-def test_random_orders_have_their_mean():
-    paths = np.array([[1.0, 0.0, 4.0], [1.0, 2.0, 0.0]])
-    (ax,) = plotting.random_order(paths, np.array([1, 0.5, 0.1]), np.array([1, 0.9, 0.8])).axes
-    assert points(ax, "mean of 2 orders")[1] == [1, 1, 2]
-    assert points(ax, "momentum, predicted")[1] == [1, 0.5, 0.1]
-    assert points(ax, "one process, no momentum")[1] == [1, 0.9, 0.8]
-    assert ax.get_ylim() == (-1.5, 1.5)
-
-
-def test_largest_rates_have_a_line_a_delay():
-    (ax,) = plotting.largest_rates(np.array([0, 0.5]), {0: [2.0, 3.0], 1: [1.0, 0.5]}).axes
-    assert points(ax, "delay 0") == [[0, 0.5], [2, 3]] and points(ax, "delay 1")[1] == [1, 0.5]
-    assert ax.get_yscale() == "log"
-
-
 def test_a_histogram_has_shares_the_mean_and_what_is_beyond_it():
     updates = {2: 6, 0: 3, 90: 1}
     (ax,) = plotting.staleness_histogram(updates, {"in turn": np.array([0, 0, 1.0, 0])}).axes
@@ -107,12 +80,6 @@ def test_noise_is_lines_markers_and_levels():
     assert column_names(ax) == ["0.1", "0.9"]
 
 
-def test_periods_have_traffic_and_loss():
-    left, right = plotting.periods([1, 4], [8, 2], [8, 3], {"5 epochs": [0.1, 0.2]}).axes
-    assert points(left, "predicted") == [[1, 4], [8, 2]] and points(left, "measured")[1] == [8, 3]
-    assert points(right, "5 epochs") == [[1, 4], [0.1, 0.2]] and right.get_ylim()[0] == 0
-
-
 # Energy matching -------------------------------------------------------------------------------
 
 
@@ -130,20 +97,6 @@ def test_commits_have_x_above_and_pi_below():
     ]
     assert [of.get_ydata()[0] for of in below_one.get_lines()] == [1, 0.5]
     assert below_one.get_legend() is None and legend(below_two) == ["worker 0", "worker 1"]
-
-
-def test_the_pace_is_lines_and_markers():
-    (ax,) = plotting.pace_by_workers([1, 4], {"κ = 1": [0.5, 0.8]}, {"κ = 1": [0.6, 0.7]}).axes
-    assert points(ax, "κ = 1") == [[1, 4], [0.6, 0.7]]
-    assert [0.5, 0.8] in [list(of.get_ydata()) for of in ax.get_lines()]
-
-
-def test_a_panel_a_method_and_a_line_a_number_of_workers():
-    runs = {"downpour": {1: [1, 0.5], 4: [1, 9]}, "energy matching": {1: [1, 0.6], 4: [1, 0.4]}}
-    left, right = plotting.kept_pace(runs, np.array([1, 0.5]), ["too many", "any"]).axes
-    assert left.get_title("left") == "downpour: too many"
-    assert points(left, "4 workers")[1] == [1, 9] and points(right, "1 worker")[1] == [1, 0.6]
-    assert points(left, "one process")[1] == points(right, "one process")[1] == [1, 0.5]
 
 
 def test_shares_of_pi_fill_the_bar():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from drawn import column_names, heights, row_names
+from drawn import column_names, row_names
 
-from tutorial_dl.course import foundations, plotting
+from tutorial_dl.course import plotting
 
 
 def test_a_grid_shows_fewer_values_than_random_draws():
@@ -39,15 +39,6 @@ def test_steps_show_mean_points_and_where_the_next_training_is():
         assert f"{n} trainings" in (top.get_title("left"), top.get_title())
 
 
-def test_chances_and_single_trainings():
-    figure = plotting.chances([1, 2], np.array([0.1, 0.2]), [0.11, 0.19])
-    assert heights(figure.axes[0]) == [[0.1, 0.2], [0.11, 0.19]]
-    figure = plotting.regrets({"a": ([1, 2], [0.5, 0.0])}, "seconds")
-    assert list(figure.axes[0].lines[0].get_ydata()) == [0.5, 1e-9]
-    figure = plotting.measured_once(np.arange(3), np.arange(3) ** 2, "x", "y")
-    assert list(figure.axes[0].lines[0].get_ydata()) == [0, 1, 4]
-
-
 def test_estimates_are_points_beside_their_predicted_deviation():
     errors = {"one": np.array([[0.1, -0.1], [0.0, 0.2]]), "mean": np.array([0.01, -0.02])}
     ax = plotting.estimates(errors, {"one": 0.1, "mean": 0.02}).axes[0]
@@ -67,35 +58,11 @@ def test_winners_are_shares_of_choices():
     assert column_names(below) == ["0.1", "1", "10"]
 
 
-def test_the_figures_of_the_duel():
-    path = foundations.duel((0.5, 0.0), 0.4, 5)
-    ax = plotting.duels({"one": path}).axes[0]
-    np.testing.assert_array_equal(np.transpose(ax.get_lines()[0].get_data()), path)
-    factors = plotting.duel_factors([0.1, 0.2], {"a": [1, 1.1]}, {"a": lambda rate: 1 + rate})
-    np.testing.assert_array_equal(factors.axes[0].get_lines()[0].get_ydata(), [1, 1.1])
-    found = plotting.distances_by_epoch({"weights": [1.0, 0.5]}).axes[0].get_lines()[0]
-    np.testing.assert_array_equal(np.transpose(found.get_data()), [[1, 1.0], [2, 0.5]])
-    made = np.random.default_rng(0).normal(size=500)
-    film = plotting.forger_film(made, [("first", made, np.tanh)], -3, 3, bins=6)
-    assert film is not None
-
-
-def test_the_figure_of_strategies():
-    figure = plotting.quality_at_equal_terms({"a": ([0.5, 1.0], [1.0, 0.3])}, 0.2)
-    left, right = figure.axes
-    np.testing.assert_array_equal(left.lines[0].get_xdata(), [1, 2])
-    np.testing.assert_array_equal(right.lines[0].get_xdata(), [0.5, 1.0])
-    for ax in (left, right):
-        np.testing.assert_array_equal(ax.lines[0].get_ydata(), [1.0, 0.3])
-
-
 def test_the_figures_of_showers():
     voxels = np.zeros((4, 3, 3))
     voxels[1, 2] = 1.0  # GeV, in each of three
     image = plotting.shower_pictures({"one": voxels}).axes[0].images[0].get_array()
     assert image.shape == (3, 4) and image[2, 1] == 3 and image.mask.sum() == 11
-    lines = plotting.shower_depths([10, 100], [5, 7], [5.1, 6.9]).axes[0].lines
-    np.testing.assert_array_equal(lines[1].get_ydata(), [5.1, 6.9])
     ax = plotting.layer_profiles({"a": [1.0, 2.0], "b": [1.5, 2.5]}).axes[0]
     assert [bar.get_height() for bar in ax.patches] == [1.0, 2.0]
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), [1.5, 2.5])

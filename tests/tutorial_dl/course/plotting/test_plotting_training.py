@@ -202,13 +202,6 @@ def test_parts_of_a_step_follow_each_other_in_milliseconds():
 # The mean of means, distances, and the window --------------------------------------------------
 
 
-def test_errors_are_drawn_as_given_from_many_samples_to_few():
-    (ax,) = plotting.mean_of_means([4, 2, 1], [0.0, 0.5, 1.0], [0.1, 0.4, 1.1]).axes
-    assert (line(ax, "predicted") == [[4, 2, 1], [0, 0.5, 1]]).all()
-    assert (line(ax, "measured, weighted equally")[1] == [0.1, 0.4, 1.1]).all()
-    assert ax.get_xlim()[0] > ax.get_xlim()[1]  # fewer samples to the right
-
-
 def test_equal_weights_stay_on_a_logarithmic_axis():
     (ax,) = plotting.distances({"a": [1e-3, 1e-2], "b": [0.0, 1e-15]}).axes
     assert (line(ax, "a") == [[1, 2], [1e-3, 1e-2]]).all()
