@@ -19,7 +19,7 @@ keras_graph.py      what a model calls, by Keras's clone_model
 keras_tensor.py     layers that are cut, by the rules of keras_rules.py; keras_sequence.py: the
                     sequence-parallel form
 keras_context.py    parts of sequences (sequences.py), by keras_context_rules.py
-keras_layers.py     the layers of a rank; reductions.py: what they send
+keras_layers.py     the layers of a rank; keras_sums.py: what they send
 keras_replica.py    the Replica of a part; keras_costs.py: what its layers cost
 keras_stages.py     stages of a pipeline; keras_stage.py: one, keras_passes.py: its passes as graphs
 keras_sharded.py    a model by groups of layers, whose weights are divided; keras_head.py: its loss

@@ -19,7 +19,6 @@ from tutorial_dl.replica.keras.graphs import as_graph, keras, tf
 from tutorial_dl.replica.keras.metrics import as_fit
 from tutorial_dl.replica.keras.shape_errors import wrong_label
 from tutorial_dl.replica.keras.step import NO_NUMBERS
-from tutorial_dl.replica.layers import At
 
 
 class KerasHead:
@@ -31,12 +30,6 @@ class KerasHead:
         self._graph_of_test = as_graph(self._tested_outputs, reduce_retracing=True)
         given = [id(t) for t in parts.graph.crossing(len(parts.names))]
         self.places = [given.index(id(t)) for t in parts.graph.outputs]
-
-    def samples(self, batch: Batch) -> int:
-        return len(keras.tree.flatten(batch[0])[0])
-
-    def at(self, training: bool) -> At:
-        return At(training=training)
 
     def inputs(self, batch: Batch) -> list[np.ndarray]:
         """The arrays in the order of the model's inputs, a column where it has one feature."""
@@ -122,9 +115,3 @@ class KerasHead:
         self.model._loss_tracker.update_state(loss, sample_weight=tf.shape(z[0])[0])
         self.model.compute_metrics(None, y, outputs, sample_weight=w)
         return self.inner.testing.held()
-
-    def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
-        return self.inner.metrics_of(sums)
-
-    def try_out(self, batch: Batch, shared: bool) -> None:
-        self.inner.check_batch(batch, shared)

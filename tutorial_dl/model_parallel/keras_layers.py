@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tutorial_dl.model_parallel.context import RingAttention, Saved
-from tutorial_dl.model_parallel.reductions import Sums, on_the_team
+from tutorial_dl.model_parallel.keras_sums import Sums, on_the_team
 from tutorial_dl.replica.keras.collectives import in_order
 from tutorial_dl.replica.keras.graphs import keras, tf
 

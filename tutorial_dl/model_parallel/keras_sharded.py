@@ -156,7 +156,7 @@ class ShardedReplica(Replica):
                 that would spread it.
         """
         self.shards.reset()
-        samples = self.head.samples(batch)
+        samples = samples_of(batch)
         total = int(self.team.allreduce(np.array([samples], np.float64))[0])
         if total == 0:
             self.gradient[:] = 0
@@ -174,7 +174,7 @@ class ShardedReplica(Replica):
 
         `total`: the samples of the whole batch, of all ranks.
         """
-        samples = self.head.samples(batch)
+        samples = samples_of(batch)
         y, saved = self._forward(batch if samples else None, training=True)
         loss, gy = 0.0, None
         if samples:
@@ -198,11 +198,10 @@ class ShardedReplica(Replica):
         """The outputs, and what backward passes need; without a batch, only take part."""
         saved = []
         x = None if batch is None else self.head.inputs(batch)
-        at = At() if batch is None else self.head.at(training)
         for part, _ in self.shards.ahead(self.shards.parts, keeps_last=training):
             if x is not None:
                 with span("forward"):
-                    x, one = part.layer.forward(x, at)
+                    x, one = part.layer.forward(x, At(training=training))
                 if training:
                     saved.append(one)
         return x, saved
@@ -244,9 +243,6 @@ class ShardedReplica(Replica):
     def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
         return self.head.measure(self._together(batches))
 
-    def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
-        return self.head.metrics_of(sums)
-
     def predict(self, x: Any) -> Any:
         """The model's outputs. In stage 3 collective: all ranks call it equally often."""
         return self.head.outputs(self._forward((x, ()))[0])
@@ -258,9 +254,10 @@ class ShardedReplica(Replica):
         return parts or [each_array(lambda a: a[:0], like)]
 
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
-        self.head.try_out(batch, shared)
+        self.inner.check_batch(batch, shared)
 
-    own_optimizer, state, random, trained = (Passed() for _ in range(4))  # the model's own
+    # The model's own
+    own_optimizer, metrics_of, state, random, trained = (Passed() for _ in range(5))
 
     def save(self, path: Path | str, *trained: Any, parameters: np.ndarray | None = None) -> None:
         """Write the whole model, as its own replica does.

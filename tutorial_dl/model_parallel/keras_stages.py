@@ -17,7 +17,7 @@ from tutorial_dl.model_parallel.keras_checks import accuracy, check_stages
 from tutorial_dl.model_parallel.keras_graph import Graph
 from tutorial_dl.model_parallel.keras_stage import KerasStage, forget
 from tutorial_dl.model_parallel.stages import Boundary, Parts
-from tutorial_dl.replica.base import Batch, CompiledOptimizer, Segment
+from tutorial_dl.replica.base import Segment
 from tutorial_dl.replica.keras.replica import KerasReplica
 
 
@@ -95,13 +95,6 @@ class KerasParts(Parts):
 
     def costs(self, x):
         return self.graph.seconds(x)
-
-    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
-        return self.replica.own_optimizer(given)
-
-    def try_out(self, batch: Batch) -> None:
-        if getattr(self.replica, "sequences", None) is not None:
-            self.replica.check_part(batch)
 
     def forget(self, stages):
         self.replica.parameters = self.replica.gradient = np.zeros(0, self.dtype)

@@ -29,7 +29,7 @@ from tutorial_dl.model_parallel.keras_graph import Call, Graph, Names, filled, t
 from tutorial_dl.model_parallel.keras_layers import Exchange, Heads, Leave, PartOfDropout, Rows
 from tutorial_dl.model_parallel.keras_sequence import SequencePlan, is_dropout, not_convolving
 from tutorial_dl.model_parallel.keras_stage import is_float
-from tutorial_dl.model_parallel.reductions import Sums
+from tutorial_dl.model_parallel.keras_sums import Sums
 from tutorial_dl.model_parallel.tensor import kind_of
 from tutorial_dl.replica.base import Segment
 from tutorial_dl.replica.holding import ALL, Part

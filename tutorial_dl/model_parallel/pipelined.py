@@ -148,7 +148,8 @@ class PipelinedReplica(Replica):
         return self.pipeline.schedule
 
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
-        self.parts.try_out(batch)
+        if self.sequences is not None:
+            self._given.check_part(batch)
         self._part(batch)
 
     def _part(self, batch: Batch) -> tuple[Any, Any]:
@@ -213,7 +214,7 @@ class PipelinedReplica(Replica):
             self.grid.pipe.broadcast(numbers, self.grid.pipe.size - 1)
 
     def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
-        return self.parts.own_optimizer(given)
+        return self._given.own_optimizer(given)
 
     def save(self, path: Path | str, *trained: Any, parameters: np.ndarray) -> None:
         """Write the whole model, with these parameters, as its own replica does."""

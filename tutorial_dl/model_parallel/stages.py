@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tutorial_dl.replica.base import Batch, CompiledOptimizer, Segment, save_arrays
+from tutorial_dl.replica.base import Segment, save_arrays
 from tutorial_dl.replica.layered import LayeredReplica, loss_of
 from tutorial_dl.replica.layers import At, Chain, Layer
 
@@ -76,13 +76,6 @@ class Parts:
     dtype: np.dtype
     random: np.ndarray | None = None
     metrics: tuple[str, ...] = ("loss",)
-
-    def own_optimizer(self, given: Any = None) -> CompiledOptimizer | None:
-        """As `Replica.own_optimizer`."""
-        return None
-
-    def try_out(self, batch: Batch) -> None:
-        """Before training, with a few samples: raise ValueError for what does not fit parts."""
 
 
 def cut_at(parts: Parts, stages: int, names: Sequence[str]) -> list[int]:

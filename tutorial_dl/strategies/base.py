@@ -255,7 +255,8 @@ class OneModel(Strategy):
         Raises DriftError unless ranks that hold parts of layers agree on what is not cut.
         """
         if self.holding.tensor is not None:
-            check_same_weights(self.holding.tensor, Alike(self.replica.parameters, self.holding))
+            alike = [part.here for part in self.holding.mine if part.alike]
+            check_same_weights(self.holding.tensor, self.replica, alike)
 
     # Checkpoints have the vectors of the whole model, a stretch from each rank; each rank writes
     # all of what differs between ranks
@@ -318,14 +319,6 @@ class OneModel(Strategy):
         self.set_rate(values["rate"], correct_momentum=False)  # that of the saved velocity
         if self.loss_scale is not None and "loss_scale" in values:
             self.loss_scale.values = values["loss_scale"]
-
-
-class Alike:
-    """What `check_same_weights` compares: the parts that all ranks of `holding.tensor` have."""
-
-    def __init__(self, parameters: np.ndarray, holding: Holding) -> None:
-        self.parameters = parameters
-        self.segments = [part.here for part in holding.mine if part.alike]
 
 
 def finite_gradient(replica: Replica, batch: Batch, scale: Any = None, **options) -> tuple:

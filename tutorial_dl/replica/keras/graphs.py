@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -88,8 +88,11 @@ class Graphs:
                 lambda a: tf.TensorSpec((samples, *a.shape[1:]), a.dtype), batch
             )
             others = [tf.TensorSpec(t.shape, t.dtype) for t in more]
-            with self._tracing(xla):
+            self._traces_for_xla = xla
+            try:
                 function = as_graph(step, self.autograph).get_concrete_function(*specs, *others)
+            finally:
+                self._traces_for_xla = False
             self.checked(function)
             types = [output.dtype for output in function.outputs]
             self.functions[key] = function, list(function.captured_inputs), types
@@ -99,14 +102,6 @@ class Graphs:
         """Within, nobody sees what XLA says of what it can't compile, and oneDNN of what it can't
         compute. A step that waits for other ranks may have to say so."""
         return nullcontext() if self.calls_python else chatter_hidden()
-
-    @contextmanager
-    def _tracing(self, by_xla: bool) -> Iterator[None]:
-        self._traces_for_xla = by_xla
-        try:
-            yield
-        finally:
-            self._traces_for_xla = False
 
     def compiled(self, function: Callable) -> Callable:
         """`function`, compiled by XLA if the step that is being traced is to be."""

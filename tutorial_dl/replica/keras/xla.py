@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tutorial_dl.replica.base import Batch
-from tutorial_dl.replica.keras.graphs import ANY, keras, tf
+from tutorial_dl.replica.keras.graphs import ANY, keras
 from tutorial_dl.replica.keras.metrics import unchanged
 from tutorial_dl.replica.keras.step import Step
 
@@ -85,7 +85,10 @@ class Compilation:
                 self.by_xla[compared.__name__] = self.by_xla[STEPS[what]]
         try:
             with unchanged(self.model):
-                found = self._outcome(what, self._run(compared, batch))
+                outputs = self._run(compared, batch)
+                # Loss and gradients, or the numbers of all metrics
+                kept = outputs[:1] if what == "evaluation" else (outputs[0], *outputs[2:])
+                found = [np.asarray(one) for one in kept]
                 if how == "graph":
                     self._expected[what] = found
                 elif not self._alike(self._expected.pop(what), found):
@@ -100,11 +103,6 @@ class Compilation:
         finally:
             self.by_xla.clear()
             self.by_xla.update(before)
-
-    def _outcome(self, what: str, found: list[tf.Tensor]) -> list[np.ndarray]:
-        """Loss and gradients, or the numbers of all metrics."""
-        kept = found[:1] if what == "evaluation" else (found[0], *found[2:])
-        return [np.asarray(one) for one in kept]
 
     def _alike(self, expected: list[np.ndarray], found: list[np.ndarray]) -> bool:
         near = ALIKE.get(str(self.dtype), ALIKE_IN_HALF)
