@@ -22,11 +22,11 @@ from dataclasses import replace
 import numpy as np
 
 from numba_kernels.errors import DeadlineError, PeerError
+from numba_kernels.team.bytes import broadcast
 from numba_kernels.team.stall import has_ended
 
 from .. import data as datasets
 from ..config import OutputConfig
-from ..data.packing import broadcast
 from ..extras import missing
 from ..interop.layers import synchronised
 from ..runtime.callback import Callback
