@@ -43,7 +43,7 @@ ABOVE = {  # the most lines that these may have until they are within their budg
     "cli config options": 3365,
     "strategies": 1750,
     "layout": 1105,
-    "models checkpoint quality (files)": 2575,
+    "models checkpoint quality (files)": 2585,
 }
 
 
