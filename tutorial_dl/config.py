@@ -12,7 +12,6 @@ these fields. Values are numbers, texts and booleans; None means "not given". No
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Iterable
@@ -36,6 +35,7 @@ from .options import (
     target_of,
     tensor_rules_of,
 )
+from .words import near
 
 
 # fmt: off
@@ -612,10 +612,8 @@ def _not_a_table(name: str) -> str:
 
 
 def _nearest(name: str, known: Iterable[str], otherwise: str) -> str:
-    near = difflib.get_close_matches(name.replace("-", "_"), known, 1, 0.5)
-    if not near:
+    if (found := near(name, known)) is None:
         return otherwise
-    found = near[0]
     place = f"[{found}]" if found in COMPONENTS else f"{found} in [{OPTIONS[found].table}]"
     return f"did you mean {place}?"
 

@@ -6,7 +6,7 @@ failure.py   a rank fails: how the others hear of it; mailbox.py carries the let
 stall.py     reports of long waits; activity.py: what a process is doing, for its other threads
 recovery.py  makes a team usable again; regrouping.py: a new one of the ranks that are left
 exchange.py  messages that are on their way while their ranks compute
-bytes.py     text and bytes over a team
+bytes.py     objects and bytes over a team
 world.py     what teams are made from; windows.py their shared memory; siblings.py: which ranks
              have begun to make it
 """

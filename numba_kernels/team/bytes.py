@@ -1,6 +1,13 @@
-"""Bytes and text over a team, outside the collectives on vectors."""
+"""Objects and bytes over a team, outside the collectives on vectors.
 
+Objects are pickled, so that arrays of any dtype, text and any structure of them go alike. (As with
+any pickle, accept only what ranks of the same job have sent.)
+"""
+
+import pickle
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -8,15 +15,33 @@ from mpi4py import MPI
 TAG = 2
 
 
+def pack(objects: Sequence) -> tuple[np.ndarray, list[int]]:
+    """Several objects, one after the other, as int64 words; and each one's number of words."""
+    blocks = [pickle.dumps(one, pickle.HIGHEST_PROTOCOL) for one in objects]
+    lengths = [-(-len(block) // 8) for block in blocks]
+    words, at = np.zeros(sum(lengths), np.int64), 0
+    for block, length in zip(blocks, lengths, strict=True):
+        words[at : at + length].view(np.uint8)[: len(block)] = np.frombuffer(block, np.uint8)
+        at += length
+    return words, lengths
+
+
+def unpack(words: np.ndarray) -> Any:
+    """The object in these words."""
+    return pickle.loads(words)
+
+
+def broadcast(team, one: Any, root: int = 0) -> Any:
+    """Rank `root`'s object, on all ranks of the team. Collective."""
+    words = pack([one])[0] if team.rank == root else np.empty(0, np.int64)
+    (length,) = team.broadcast(np.array([len(words)]), root)
+    words = team.broadcast(words if team.rank == root else np.empty(length, np.int64), root)
+    return one if team.rank == root else unpack(words)
+
+
 def broadcast_text(team, text: str, root: int | None = None) -> str:
     """Return rank `root`'s `text` on every rank; the default root is the last rank. Collective."""
-    root = team.size - 1 if root is None else root
-    content = text.encode()
-    size = int(team.broadcast(np.array([len(content)]), root)[0])
-    words = np.zeros(-(-size // 4), np.int32)  # what collectives carry
-    if team.rank == root:
-        words.view(np.uint8)[:size] = np.frombuffer(content, np.uint8)
-    return team.broadcast(words, root).tobytes()[:size].decode()
+    return broadcast(team, text, team.size - 1 if root is None else root)
 
 
 def collect(team, content: bytes) -> list[bytes] | None:

@@ -288,13 +288,11 @@ def generate(
             "generate needs --model-file FILE, for text, or --checkpoint FOLDER, for samples "
             "of a GAN"
         )
+    from . import generating as job
+
     if model_file is not None:
-        from . import generating
-
-        generating.main(model_file, model, prompt, characters, temperature, seed)
+        job.write_text(model_file, model, prompt, characters, temperature, seed)
         return
-    from . import generating_samples as job
-
     if out is None:
         raise ValueError("samples of a GAN need --out FILE, which ends in .h5 or .hdf5")
     found = job.check(checkpoint, number_of_samples, out)

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from numba_kernels import optimizers
+from numba_kernels.allreduce.machine import straight
+from tutorial_dl import data as datasets
 from tutorial_dl import models
+from tutorial_dl.data.elements import samples_of
+from tutorial_dl.simulate.cuts import Cut, choice, divisors, propose, size
+from tutorial_dl.simulate.steps import copy_bandwidth, median_seconds
 from tutorial_dl.words import counted
 
 from .files import tell
@@ -31,16 +37,12 @@ def main(
             f"layout --for takes Keras models, {', '.join(models.NETWORKS)} or module:function, "
             f"got {model!r}"
         )
-    from numba_kernels import optimizers
-
     rule = optimizers.get(optimizer)
     replica, batch = built(model, data or ("text" if model in TEXT else "digits"), batch_size)
     found, seconds, axes = proposals(replica, batch, ranks, rule.slots, sequence)
-    from tutorial_dl.simulate.cuts import choice
-
     best, why = choice(found, None if memory is None else memory * (1 << 30))
     told = {
-        "model": model, "ranks": ranks, "batch_size": len_of(batch),
+        "model": model, "ranks": ranks, "batch_size": samples_of(batch),
         "sequence_parallel": sequence,
         "weights": int(replica.parameters.size), "seconds_on_one_rank": seconds,
         "proposals": [as_json(one, axes) for one in found], "proposed": best, "why": why,
@@ -50,8 +52,6 @@ def main(
 
 def built(model: str, data: str, batch_size: int) -> tuple[Any, Any]:
     """The Replica of a Keras model, and a batch to time it on."""
-    from tutorial_dl import data as datasets
-
     dataset = datasets.load(data)
     if isinstance(dataset.train, datasets.Stream):
         raise ValueError(f"layout --for needs samples by number, and data {data!r} are a stream")
@@ -70,15 +70,11 @@ def proposals(
 
     `sequence`: tensor parallelism is its sequence-parallel form.
     """
-    from numba_kernels.allreduce.machine import straight
-    from tutorial_dl.data import Data
     from tutorial_dl.model_parallel.keras_costs import Measured
-    from tutorial_dl.simulate.cuts import Cut, divisors, propose
-    from tutorial_dl.simulate.steps import copy_bandwidth, median_seconds
 
-    few = Data(*batch).take(slice(0, max(1, len_of(batch) // 8)))
+    few = datasets.Data(*batch).take(slice(0, max(1, samples_of(batch) // 8)))
     whole, less = (median_seconds(lambda b=b: replica.compute_gradient(b)) for b in (batch, few))
-    measured = Measured(replica, batch, whole, less, len_of(few))
+    measured = Measured(replica, batch, whole, less, samples_of(few))
     # All ranks of a node share its memory.
     machine = straight(MESSAGE, ranks / copy_bandwidth(), 0.0)
     costs = {tensor: measured.costs(tensor, sequence) for tensor in divisors(ranks)}
@@ -87,16 +83,10 @@ def proposals(
     if measured.attends:
         no_context = {parts: measured.no_context(parts) for parts in divisors(ranks)[1:]}
     found = propose(
-        costs, ranks, len_of(batch), machine, slots, itemsize, measured.no_pipeline, no_context,
+        costs, ranks, samples_of(batch), machine, slots, itemsize, measured.no_pipeline, no_context,
         STAGE,
     )  # fmt: skip
     return found, whole, [a for a in Cut._fields if measured.attends or a != "context"]
-
-
-def len_of(batch: Any) -> int:
-    from tutorial_dl.data.elements import samples_of
-
-    return samples_of(batch)
 
 
 def as_json(one: Any, axes: list[str]) -> dict:
@@ -111,8 +101,6 @@ def as_json(one: Any, axes: list[str]) -> dict:
 
 def table(told: dict, found: list, axes: list[str]) -> list[str]:
     """The lines for people; what can't be done is below, with its reason."""
-    from tutorial_dl.simulate.cuts import size
-
     whole = 1e3 * told["seconds_on_one_rank"]
     lines = [
         f"{told['model']}: {counted(told['weights'], 'weight')}; a gradient of "

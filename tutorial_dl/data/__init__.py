@@ -4,7 +4,7 @@ dataset = data.load("digits")                           # or "my_file:load", or 
 for inputs, targets in data.Batches(dataset.train, batch_size=32).epoch(0): ...
 
 dataset.py, batches.py     samples, and each rank's share of them; loading.py: by name
-streams.py, sources.py     tf.data, PyDataset, generators; elements.py, packing.py: their batches
+streams.py, sources.py     tf.data, PyDataset, generators; elements.py: their batches
 arrays.py, weights.py      from what users have to arrays; weights of classes
 characters.py              the text of Python's own source
 built_in.py                data without files; collisions.py, particles.py: simulated events

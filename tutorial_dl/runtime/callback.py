@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..data.packing import broadcast
+from numba_kernels.team.bytes import broadcast
 
 
 class Callback:

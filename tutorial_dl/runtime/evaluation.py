@@ -5,10 +5,11 @@ from contextlib import closing
 
 import numpy as np
 
+from numba_kernels.team.bytes import broadcast
+
 from ..data import Batches, Data, Stream, shard
 from ..data.dataset import each_array, of_arrays
 from ..data.elements import samples_of
-from ..data.packing import broadcast
 from ..replica.base import Batch, Replica, measure, metrics_of
 from .handing_out import StreamBatches
 

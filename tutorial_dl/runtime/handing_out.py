@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numba_kernels.team.bytes import broadcast, pack, unpack
+
 from ..data import Data, DataError, Dataset
 from ..data.ahead import ahead
 from ..data.dataset import share
 from ..data.elements import samples_of, share_of
-from ..data.packing import broadcast, pack, unpack
 from ..data.streams import Stream
 from ..replica.base import Batch
 

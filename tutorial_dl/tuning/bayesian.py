@@ -47,18 +47,15 @@ APART_NOISY = 0.1  # times the deviation of the noise, in units of the amplitude
 class Bayesian(Proposing):
     """Bayesian optimisation with a Gaussian process."""
 
-    def __init__(self, space, seed: int | None = None):
-        super().__init__(space, seed)
-        self.sizes = [columns_of(one) for _, one in space]
-        self.first = max(5, min(10, space.columns + 1))
-        self.share(seed)
-        self.hyper: np.ndarray | None = None
-        self.fitted = 0  # finished trials when the lengths were fitted
-
-    def share(self, seed: int | None) -> None:
+    def __init__(self, space, seed: int | None = None, common: int | None = None):
         from scipy.stats import qmc  # changes warnings' filters
 
-        self.sobol = qmc.Sobol(self.space.columns, rng=np.random.default_rng(seed))
+        super().__init__(space, seed, common)
+        self.sizes = [columns_of(one) for _, one in space]
+        self.first = max(5, min(10, space.columns + 1))
+        self.sobol = qmc.Sobol(space.columns, rng=self.common)
+        self.hyper: np.ndarray | None = None
+        self.fitted = 0  # finished trials when the lengths were fitted
 
     def propose(self, seen: Seen) -> dict:
         begun = len(seen.values) + len(seen.pending)

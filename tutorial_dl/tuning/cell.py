@@ -22,11 +22,11 @@ from dataclasses import replace
 import numpy as np
 
 from numba_kernels.errors import DeadlineError, PeerError
+from numba_kernels.team.bytes import broadcast
 from numba_kernels.team.stall import has_ended
 
 from .. import data as datasets
 from ..config import OutputConfig
-from ..data.packing import broadcast
 from ..extras import missing
 from ..interop.layers import synchronised
 from ..runtime.callback import Callback
@@ -136,12 +136,11 @@ class Cell:
         why = self.check()
         if self.team.rank == 0:
             self.link.tell({"what": "refused", "why": why} if why else {"what": "ready"})
-        while why is not None and self._next() is not None:
-            pass  # stay until the coordinator has heard it: a process that ends is taken for killed
-        while why is None and (message := self._next()) is not None:
+        while (message := self._next()) is not None:
             if message["what"] == "choose":
                 self.link.tell(self.choose(message))
-            if message["what"] != "train":
+            # A cell that refuses stays until the end: a process that ends is taken for killed
+            if message["what"] != "train" or why is not None:
                 continue
             ended = self.train(message)
             if self.team.rank == 0:

@@ -23,8 +23,8 @@ WIDTH = 0.25  # of the first distribution, in parts of each range
 class EvolutionStrategy(Proposing):
     """CMA-ES with restarts."""
 
-    def __init__(self, space, seed: int | None = None):
-        super().__init__(space, seed)
+    def __init__(self, space, seed: int | None = None, common: int | None = None):
+        super().__init__(space, seed, common)
         self.columns = max(2, space.columns)  # CMA-ES needs two dimensions
         self.told: set[int] = set()
         self.drawn: dict[tuple, np.ndarray] = {}  # a set's row -> the point it was drawn at

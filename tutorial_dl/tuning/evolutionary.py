@@ -29,9 +29,7 @@ TRIES = 20  # for a child that is none of the sets tried before
 class Evolutionary(Proposing):
     """A steady-state evolutionary algorithm."""
 
-    def __init__(self, space, seed: int | None = None, population: int = POPULATION):
-        super().__init__(space, seed)
-        self.population = population
+    population = POPULATION
 
     def propose(self, seen: Seen) -> dict:
         members = self.members(seen)

@@ -16,7 +16,7 @@ import threading
 from contextlib import suppress
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
-from ..data.packing import broadcast
+from numba_kernels.team.bytes import broadcast
 
 IDLE, EVERY, TIMES = 10, 5, 4  # seconds until TCP asks, between two questions, and how many
 CONNECT = 3.0  # seconds for a connection

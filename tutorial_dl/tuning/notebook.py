@@ -216,8 +216,7 @@ def tune(
     members = search.members(each, 0)
     search.base.check()
     search.check(each)
-    study = search.study()
-    try:
+    with search.study() as study:  # after an error, its file stays unless it is new and empty
         # As a cell: teams that have failed in an earlier one recover
         c.run(on_engine.begin, search, members, timeout=BEGIN)
         said = c.run(on_engine.check)
@@ -235,9 +234,4 @@ def tune(
             raise
         port.settle()
         view.renew()
-    except BaseException:
-        study.discard()  # the file stays, unless it is new and nothing was tried
-        raise
-    finally:
-        study.close()
     return Found(search, study, outcome)

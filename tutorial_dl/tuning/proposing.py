@@ -97,18 +97,19 @@ class Results:
 
 
 class Proposing(BaseSampler):
-    """Base class; `propose` returns the next set of values."""
+    """Base class; `propose` returns the next set of values.
 
-    def __init__(self, space: Space, seed: int | None = None):
+    `common` is the seed of what the samplers of all leaders have in common; None: `seed`.
+    """
+
+    def __init__(self, space: Space, seed: int | None = None, common: int | None = None):
         self.space, self.random = space, np.random.default_rng(seed)
+        self.common = np.random.default_rng(seed if common is None else common)
         self.other = RandomSampler(seed)
         self.results, self.ended = Results(space.columns), set()
         self.smooth = np.zeros(space.columns, bool)  # columns of real numbers
         for name, one in space:
             self.smooth[space.slices[name]] = isinstance(one, FloatDistribution)
-
-    def share(self, seed: int | None) -> None:
-        """Draw by this seed what the samplers of all leaders have in common."""
 
     def propose(self, seen: Seen) -> dict[str, Any]:
         raise NotImplementedError

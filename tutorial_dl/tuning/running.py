@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 
 from .cell import Cell, MpiLink
 from .coordinator import Coordinator, Refused
@@ -31,16 +32,11 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
     coordinator = Coordinator(
         study, port, search.cells, search.folds, search.deadline, tell, ranks=each
     )
-    try:
-        outcome = coordinator.run()
-        port.mail.flush(5.0)
-    except BaseException as error:
-        if isinstance(error, Refused):
+    with study, nullcontext() if line is None else closing(line):
+        try:
+            outcome = coordinator.run()
+        except Refused:
             port.mail.flush(5.0)
-        study.discard()  # the file stays, unless it is new and nothing was tried
-        raise
-    finally:
-        study.close()
-        if line is not None:
-            line.close()
+            raise
+        port.mail.flush(5.0)
     return study, outcome

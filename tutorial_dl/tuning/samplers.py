@@ -33,15 +33,12 @@ LARGEST_GRID = 100_000  # sets
 
 
 class Grid(Proposing):
-    """Every combination of at most `points` values per number, in a random order."""
+    """Every combination of at most `GRID_POINTS` values per number, in a random order."""
 
-    def __init__(self, space: Space, seed: int | None = None, points: int = GRID_POINTS):
-        super().__init__(space, seed)
-        self.sets = space.grid(points)
-        self.share(seed)
-
-    def share(self, seed: int | None) -> None:
-        self.order = np.random.default_rng(seed).permutation(len(self.sets))
+    def __init__(self, space: Space, seed: int | None = None, common: int | None = None):
+        super().__init__(space, seed, common)
+        self.sets = space.grid(GRID_POINTS)
+        self.order = self.common.permutation(len(self.sets))
 
     def propose(self, seen: Seen) -> dict:
         """Counts to `place` among the sets that were not tried before, and returns that set."""
@@ -71,10 +68,8 @@ def of_stream(
     name: str, space: Space, seed: int | None, leader: int = 0, begun: int = 0
 ) -> BaseSampler:
     """The sampler of one of a search's leaders, after this number of trials."""
-    sampler = get(name, space, None if seed is None else seed + FURTHER * leader + 1000 * begun)
-    if isinstance(sampler, Proposing):
-        sampler.share(seed)
-    return sampler
+    own = None if seed is None else seed + FURTHER * leader + 1000 * begun
+    return get(name, space, own, seed)
 
 
 def random_set(seed: int, place: int) -> BaseSampler:
@@ -84,18 +79,18 @@ def random_set(seed: int, place: int) -> BaseSampler:
     )
 
 
-def get(name: str, space: Space, seed: int | None = None) -> BaseSampler:
-    """The sampler `name` for a space; ValueError if there is none.
+def get(name: str, space: Space, seed: int | None = None, common: int | None = None) -> BaseSampler:
+    """The sampler `name` for a space; ValueError if there is none. `common`: see `Proposing`.
 
     A trial that is still running counts: as its mean (bayesian), as a bad one (tpe: constant liar),
     as a set that is taken (grid, evolutionary). CMA-ES draws its points independently.
     """
     check(name)
     if name == "grid":
-        return Grid(space, seed)
+        return Grid(space, seed, common)
     if name in OURS:
         module, kind = OURS[name]
-        return getattr(import_module(f"{__package__}.{module}"), kind)(space, seed)
+        return getattr(import_module(f"{__package__}.{module}"), kind)(space, seed, common)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         if name == "tpe":

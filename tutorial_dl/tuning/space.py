@@ -17,7 +17,6 @@ the unit cube: a column for a number, and a column for each choice of a category
 
 from __future__ import annotations
 
-import difflib
 import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +31,8 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+
+from ..words import near
 
 KINDS = {"float": FloatDistribution, "int": IntDistribution, "category": CategoricalDistribution}
 ENTRIES = ("type", "low", "high", "log", "choices", "when")
@@ -295,8 +296,8 @@ def grid_of(one: BaseDistribution, points: int) -> list:
 
 def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """'did you mean ...?', or `otherwise` if no known name is like it."""
-    near = difflib.get_close_matches(name.replace("-", "_"), list(known), 1, 0.5)
-    return f"did you mean {near[0]!r}?" if near else otherwise
+    found = near(name, known)
+    return otherwise if found is None else f"did you mean {found!r}?"
 
 
 def check_name(what: str, name: str, known: Iterable[str]) -> None:

@@ -265,6 +265,15 @@ class Study:
         self._interrupt(trial.number)
         self.optuna.enqueue_trial(trial.params)
 
+    def __enter__(self) -> Study:
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.discard()
+
     def close(self) -> None:
         """Let another search use the file."""
         if self.lock is not None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from commands_on_ranks import told
 
+from numba_kernels.team.bytes import pack, unpack
 from tutorial_dl import data
 from tutorial_dl.data.elements import batch_of, share_of
-from tutorial_dl.data.packing import pack, unpack
 from tutorial_dl.data.sources import ByNumber, source_of
 
 

@@ -168,7 +168,8 @@ def test_the_same_seed_gives_the_same_suggestions():
 
 
 def test_the_population_is_constant_and_the_worst_leaves():
-    sampler = Evolutionary(SPACE, 0, population=5)
+    sampler = Evolutionary(SPACE, 0)
+    sampler.population = 5
     values = np.array([5.0, 1.0, 9.0, 9.0, 3.0, 2.0, 4.0])
     failed = np.array([False, False, True, False, False, False, False])
     rows = RANDOM.random((7, SPACE.columns))

@@ -10,17 +10,11 @@ from . import callbacks
 
 # The functions of horovod.tensorflow, with arguments in another order.
 
-
-@_arguments(
+DistributedOptimizer = _arguments(
     "optimizer name device_dense device_sparse compression sparse_as_dense "
     "gradient_predivide_factor op backward_passes_per_step average_aggregated_gradients num_groups "
     "groups process_set scale_local_gradients"
-)
-def DistributedOptimizer(optimizer, **options):
-    """See `tutorial_dl.horovod.tensorflow.DistributedOptimizer`."""
-    return _tensorflow.DistributedOptimizer(optimizer, **options)
-
-
+)(_tensorflow.DistributedOptimizer)
 PartialDistributedOptimizer = _partial(DistributedOptimizer)
 
 

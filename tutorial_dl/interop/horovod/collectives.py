@@ -26,7 +26,7 @@ from tutorial_dl.replica.keras.collectives import in_order
 
 from .arguments import arguments
 from .basics import ProcessSet, global_process_set
-from .wire import Adasum, Average, Product, Sum, reduction, share
+from .wire import Adasum, Average, Product, Sum, reduction
 
 __all__ = [
     "allgather", "allreduce", "alltoall", "barrier", "broadcast", "grouped_allgather",
@@ -204,8 +204,8 @@ class _Reducescatter(_Collective):
         def shape(t):
             if t.shape.rank is None or t.shape[:1] == [None]:
                 return t.shape[:0] if t.shape.rank == 0 else tf.TensorShape(None)
-            first, last = share(t.shape[0], ranks, rank) if t.shape else (0, 0)
-            return [last - first, *t.shape[1:]]
+            rows = t.shape[0] if t.shape else 0
+            return [rows // ranks + (rank < rows % ranks), *t.shape[1:]]
 
         return [(t.dtype, shape(t)) for t in tensors]
 

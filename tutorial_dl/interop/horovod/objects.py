@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import tensorflow as tf
 
 from tutorial_dl.replica.keras.collectives import in_order
@@ -67,8 +68,6 @@ def broadcast_object_fn(
 
 def allgather_object(obj, session=None, name=None, process_set=global_process_set) -> list:
     """The objects of all ranks, in the order of ranks."""
-    together, found = process_set.wire().allgather([dumps(obj)], name)[0], []
-    while together.size:  # each begins with its number of bytes
-        found.append(loads(together))
-        together = together[1 - int(together[0]) // -8 :]
-    return found
+    data = dumps(obj)
+    together, sizes = process_set.wire().allgather([data, np.array([data.size])], name)
+    return [loads(one) for one in np.split(together, np.cumsum(sizes)[:-1])]

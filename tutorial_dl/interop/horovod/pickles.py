@@ -1,7 +1,5 @@
 """Python objects as int64 vectors. Functions, also from a notebook, are pickled by value."""
 
-import io
-
 import numpy as np
 
 try:
@@ -11,16 +9,14 @@ except ImportError:  # joblib, a dependency of scikit-learn, includes a copy
 
 
 def dumps(obj) -> np.ndarray:
-    """Pickle `obj` to an int64 vector: the number of bytes, then the bytes, padded with zeros."""
+    """Pickle `obj` to an int64 vector, padded with zeros."""
     data = cloudpickle.dumps(obj)
-    padded = np.frombuffer(data + bytes(-len(data) % 8), np.int64)
-    return np.concatenate([[len(data)], padded])
+    return np.frombuffer(data + bytes(-len(data) % 8), np.int64)
 
 
 def loads(numbers: np.ndarray):
     """Unpickle the object. As with any pickle, accept only data from ranks of the same job."""
-    data = np.ascontiguousarray(numbers[1:]).tobytes()[: int(numbers[0])]
-    return cloudpickle.load(io.BytesIO(data))
+    return cloudpickle.loads(numbers)
 
 
 def from_root(obj, wire, root: int, name: str | None = None):

@@ -121,8 +121,7 @@ class Wire:
             known = ", ".join(map(str, OPS))
             raise ValueError(f"reducescatter does not support op {op}; choose one of {known}")
         reduced = self.allreduce(arrays, op, before, after, name, "reducescatter")
-        ranks, rank = self.team.size, self.team.rank
-        return [x[slice(*share(len(x), ranks, rank))] for x in reduced]
+        return [np.array_split(x, self.team.size)[self.team.rank] for x in reduced]
 
     def allgather(self, arrays: Sequence[np.ndarray], name="") -> list[np.ndarray]:
         """Each array's rows on all ranks, in the order of ranks; first dimensions may differ."""
@@ -296,13 +295,6 @@ class _Plan:
 
 
 # Arrays for sending
-
-
-def share(n: int, ranks: int, rank: int) -> tuple[int, int]:
-    """`rank`'s rows [first, last) of n: n // ranks each, the first n % ranks one more."""
-    each, more = divmod(n, ranks)
-    first = rank * each + min(rank, more)
-    return first, first + each + (rank < more)
 
 
 def describe(call: str, arrays: Sequence[np.ndarray], name: str | None, more="", rows=None) -> str:

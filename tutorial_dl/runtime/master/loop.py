@@ -6,10 +6,10 @@ from contextlib import closing
 import numpy as np
 
 from numba_kernels.errors import PeerError, numbered
+from numba_kernels.team.bytes import broadcast
 from numba_kernels.team.team import Team, abort_all
 
 from ...checkpoint.master import MasterSaving
-from ...data.packing import broadcast
 from ...layout.layout import layout_of
 from ...replica.base import assign, measure
 from ..errors import NotFinite, Terminated
