@@ -193,6 +193,6 @@ def weights_are_compared():
 
 
 CHECKS = [
-    weights_are_compared, metrics_are_averaged, learning_rates, momentum_is_corrected, checkpoints_and_loading,
-    loaded_by_rank_0_alone, start_as_rank_0,
+    weights_are_compared, metrics_are_averaged, learning_rates, momentum_is_corrected,
+    checkpoints_and_loading, loaded_by_rank_0_alone, start_as_rank_0,
 ]  # fmt: skip
