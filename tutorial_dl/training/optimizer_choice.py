@@ -40,7 +40,7 @@ def choose(replica: Replica, strategy: Strategy, asked: Any = None) -> Choice:
     Args:
         asked: The name of an optimizer, an Optimizer, or an optimizer of the model's library
             (Keras). None: the one that the model was compiled with, if there is one that the
-            strategy can use, else the strategy's default; a strategy that divides one refuses it.
+            strategy can use, else the strategy's default; what has no kernel is refused, though.
             A RunConfig: what its options say, which may change the model's own.
 
     Raises:
@@ -57,7 +57,7 @@ def choose(replica: Replica, strategy: Strategy, asked: Any = None) -> Choice:
     try:
         strategy.check_optimizer(found.optimizer)
     except ValueError as error:
-        if asked is not None or (strategy.holding and strategy.holding.stage):
+        if asked is not None or found.optimizer.undivided:
             raise
         default = optimizers.get(strategy.default_optimizer)
         used = f"{default.in_words}, learning rate {default.learning_rate:g}"
