@@ -93,8 +93,8 @@ class Strategy:
         """Raise ValueError if this strategy can't train with `optimizer`."""
         if optimizer.undivided:
             raise ValueError(
-                f"{self.name} needs an optimizer with a kernel, got {optimizer.in_words}: choose one "
-                "with --optimizer, or use strategy 'synchronous'"
+                f"{self.name} needs an optimizer with a kernel, got {optimizer.in_words}: choose "
+                "one with --optimizer, or use strategy 'synchronous'"
             )
 
     def total(self, sums: np.ndarray) -> np.ndarray:

@@ -137,7 +137,7 @@ def test_what_is_not_used_is_said(capfd):
         "gradient energy matching needs plain sgd, got adam"
     )
     for strategy in (strategies.Downpour(), strategies.ElasticAveraging()):
-        with pytest.raises(ValueError, match="with a kernel, got Keras's Adam: choose one with --op"):
+        with pytest.raises(ValueError, match="kernel, got Keras's Adam: choose one with --op"):
             chosen(by_keras_alone(), strategy)
     with pytest.raises(ValueError, match="needs plain sgd"):
         chosen(None, matching, adam)
