@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 CHUNK = 1 << 22  # elements that are looked at together
+REAL = bool, int, float, np.bool_, np.integer, np.floating
 PAD = "all samples need one shape: pad them (keras.utils.pad_sequences)"
 
 
@@ -26,6 +27,9 @@ pad them (keras.utils.pad_sequences)
         raise ValueError(f"{name}{_uneven(values, name)}: {PAD}") from None
     if words and array.dtype == object:  # text from pandas or TensorFlow
         array = _of_text(array)
+    kinds = set(map(type, array.flat)) if array.dtype == object else set()
+    if kinds and all(issubclass(kind, REAL) for kind in kinds):
+        array = array.astype(float)  # a DataFrame with columns of bool beside others
     if array.dtype.kind == "U" and words:
         return array
     if array.dtype == object and array.ndim and len(array):

@@ -264,6 +264,10 @@ def test_errors_inside_a_user_s_file_are_theirs_to_see(user_file):
             lambda: Data.of(pandas.DataFrame({"a": [1, 2], "b": [3.0, "x"]}), np.ones(2)),
             "inputs, column 'b', row 1 is the text 'x': expected a number",
         ),
+        (
+            lambda: Data.of(pandas.DataFrame({"a": [True, None], "b": [0.5, 1]}), np.ones(2)),
+            "inputs, column 'a', row 1 is None: expected a number",
+        ),
     ],
 )
 def test_bad_values_are_refused_in_one_line(make, complaint):
@@ -277,6 +281,8 @@ def test_what_users_have_becomes_arrays():
     mine = Data.of(frame, frame["a"])
     np.testing.assert_array_equal(mine.inputs, [[1, 0.5], [2, 1.5], [3, 2.5]])
     np.testing.assert_array_equal(mine.targets, [1, 2, 3])
+    odd = frame.assign(c=[True, False, True])  # as pandas.get_dummies makes it: objects
+    np.testing.assert_array_equal(Data.of(odd, frame["a"]).inputs[:, 2], [1, 0, 1])
     words = Data.of(["one two", "three"], [0, 1])  # for models with a TextVectorization layer
     assert words.inputs.dtype.kind == "U" and len(words) == 2
 
