@@ -14,7 +14,7 @@ KERAS = (".keras", ".h5")
 
 def check(
     what: str, model_file: str, model: str | None, data: str, part: str, out: str | None = None,
-    json: str | None = None, batch_size: int = 512, **files: str | None,
+    json: str | None = None, batch_size: int = 512, run_code: bool = False, **files: str | None,
 ) -> None:  # fmt: skip
     """Check everything that can be checked before ranks are started; ValueError, OSError."""
     path = Path(model_file)
@@ -34,11 +34,12 @@ def check(
 
 def work(
     what: str, model_file: str, model: str | None, data: str, part: str, out: str | None = None,
-    json: str | None = None, batch_size: int = 512, **files: str | None,
+    json: str | None = None, batch_size: int = 512, run_code: bool = False, **files: str | None,
 ) -> int:  # fmt: skip
     """The work of one rank; every rank calls it."""
     from numba_kernels.team.team import Team
 
+    from ..data.dataset import varied
     from ..replica.base import try_out
     from ..runtime.evaluation import evaluate, predict
     from ..runtime.handing_out import opened
@@ -47,10 +48,10 @@ def work(
     team = Team()
     try:
         dataset = opened(datasets.load(data, **files), team)
-        replica, samples = load(model_file, model, dataset), getattr(dataset, part)
+        replica, samples = load(model_file, model, dataset, run_code), getattr(dataset, part)
         if samples is None:
             raise ValueError(f"data {data!r} have no validation part: --part train")
-        try_out(replica, samples.take(slice(0, TRIED)), shared=team.size > 1)
+        try_out(replica, varied(samples, TRIED), shared=False)
         if what == "evaluate":
             found = evaluate(team, replica, samples, batch_size)
             streamed = isinstance(samples, datasets.Stream)
@@ -69,7 +70,7 @@ def work(
         return 2
 
 
-def load(model_file: str, model: str | None, dataset):
+def load(model_file: str, model: str | None, dataset, run_code: bool = False):
     """The Replica of a model that `Replica.save` has written."""
     import numpy as np
 
@@ -86,10 +87,15 @@ def load(model_file: str, model: str | None, dataset):
 
         if model is not None and user_function.is_reference(model):
             user_function.find(model, "model")  # its module registers classes of the user's
+        if not run_code and (layers := layers_of_code(path)):
+            raise ValueError(
+                f"{path}: the Lambda layer '{layers[0]}' is Python code, which is run when the "
+                "file is loaded and could do anything: --run-code loads one of your own"
+            )
         with warnings.catch_warnings():
             # A file of Keras's own may have no state of the optimizer, which is not needed here.
             warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
-            return replicas.of(keras.saving.load_model(path))
+            return replicas.of(keras.saving.load_model(path, safe_mode=not run_code))
     replica, arrays = models.build(model, dataset), np.load(path)
     shapes = {one.name: one.shape for one in replica.segments}
     found = {name: arrays[name].shape for name in arrays}
@@ -98,6 +104,34 @@ def load(model_file: str, model: str | None, dataset):
     for one in replica.segments:
         one.of(replica.parameters)[...] = arrays[one.name]
     return replica
+
+
+def layers_of_code(path: Path) -> list[str]:
+    """The names of Lambda layers in a file of Keras that hold code (not a function's name)."""
+    from json import loads
+
+    if path.suffix == ".keras":
+        from zipfile import BadZipFile, ZipFile
+
+        try:
+            with ZipFile(path) as file:
+                config = loads(file.read("config.json"))
+        except (BadZipFile, KeyError):
+            return []  # Keras says what is wrong
+    else:
+        import h5py
+
+        with h5py.File(path) as file:
+            config = loads(file.attrs.get("model_config", "{}"))
+    found, left = [], [config]
+    while left:
+        one = left.pop(0)
+        if isinstance(one, dict) and one.get("class_name") == "Lambda":
+            function = one["config"].get("function")
+            if isinstance(function, dict) and function.get("class_name") == "__lambda__":
+                found.append(one["config"]["name"])
+        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else []
+    return found
 
 
 def write_outputs(outputs, path: Path) -> None:

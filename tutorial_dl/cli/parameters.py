@@ -98,6 +98,8 @@ APPLIED = [  # options of `evaluate` and `predict`
     *(parameter(config.OPTIONS[name]) for name in ("data", "features", "labels", "validation")),
     own("part", Part, Part.validation, "Which part of the data."),
     own("batch_size", int, 512, "Samples that a rank computes at once.", min=1),
+    own("run_code", bool, False, "Run the Python code of Lambda layers in a file of your own.",
+        "--run-code"),
     N,
 ]
 # fmt: on

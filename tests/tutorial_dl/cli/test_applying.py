@@ -50,6 +50,25 @@ def test_a_model_that_keras_saved_is_loaded_without_a_warning(folder):
     np.testing.assert_array_equal(found, model.predict(digits.validation.inputs[:3]))
 
 
+@pytest.mark.xdist_group("keras")
+@with_ranks(1, keras=True)
+def test_code_in_a_file_is_run_only_if_one_says_so(folder):
+    import keras
+
+    inputs = keras.Input((8, 8, 1))
+    outputs = keras.layers.Flatten()(keras.layers.Lambda(lambda x: 3 * x, name="triple")(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(10)(outputs))
+    model.compile("sgd", keras.losses.MeanSquaredError())  # (Keras can't load "mse" from .h5)
+    digits = data.digits()
+    for file in (f"{folder}/m.keras", f"{folder}/m.h5"):
+        model.save(file)
+        with pytest.raises(ValueError, match=r"Lambda layer 'triple' is Python code.*: --run-code"):
+            applying.load(file, None, digits)
+        found = applying.load(file, None, digits, run_code=True)
+        x = digits.validation.inputs[:3]
+        np.testing.assert_allclose(found.predict(x), model.predict(x, verbose=0), rtol=1e-6)
+
+
 MINE = """
 import keras
 

@@ -105,6 +105,8 @@ def unusual(loss):
         (network, TEXT, LABELS, "inputs are text, expected float32: .*TextVectorization"),
         (two_inputs, X, X[:, :1], r"has 2 inputs \(a, b\), got 1: give x as a tuple of arrays"),
         (two_inputs, {"a": X, "c": X}, X[:, :1], "inputs are 'a', 'c', expected 'a', 'b'"),
+        (lambda: unusual("categorical_crosentropy"), X, ONE_HOT,
+         "there is no loss 'categorical_crosentropy': did you mean 'categorical_crossentropy'?"),
         (network, X, (), "there are no targets, but its loss needs them"),
         (lambda: network(metrics=["AUC"]), X, LABELS, "metric 'AUC' does not fit targets of shape"),
     ],

@@ -310,17 +310,20 @@ class KerasReplica(KerasWeights):
                 found.metrics += self.metrics.try_out(arrays, self._numbers_of_step)
                 self.training.by_batch = self.metrics.by_batch
             found.metrics += self.metrics.try_out(arrays)
-            if shared and not (self._masked or own):
-                found.losses = tried.check()
+            if not (self._masked or own):
+                found.losses = tried.losses()
+                if shared:
+                    tried.check(found.losses)
             if shared:
                 found.states = tried.states()
+            whole = found.losses or found.metrics or tried.mixing_layer(training=False)
         if shared and alone and (words := found.words()):
             raise ValueError(
                 f"model '{name}': {words}, so ranks can't share a batch: use it with strategy "
                 "'synchronous', without accumulate and without a train_step of your own"
             )
         self.step.whole = found
-        self.traits = replace(self.traits, whole_batches=bool(found.metrics or found.losses))
+        self.traits = replace(self.traits, whole_batches=bool(whole))
         self.graphs.clear()
         self._share()
 

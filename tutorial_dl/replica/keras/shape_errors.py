@@ -11,6 +11,7 @@ import numpy as np
 
 from tutorial_dl.replica.keras.metrics import is_empty
 from tutorial_dl.tensorflow_chatter import quiet
+from tutorial_dl.words import near
 
 with quiet():
     import keras
@@ -89,6 +90,9 @@ def _targets(model: keras.Model, y: Any, outputs: Any) -> str | None:
         return None
     for loss, target, output in pairs:
         name, have, out = _name(loss), _shape(target), _shape(output)
+        if isinstance(loss, str) and not _known(loss):
+            meant = near(loss, [n for n in vars(keras.losses) if n.islower()])
+            return f"there is no loss '{loss}'" + (f": did you mean '{meant}'?" if meant else "")
         like = _without_ones(target) == _without_ones(output)
         if name == SPARSE and like and np.shape(output)[-1] > 1:
             return (
@@ -135,6 +139,13 @@ def _without_ones(array: Any) -> tuple:
     """The shape of one sample without a last axis of length 1, which losses add or drop."""
     shape = tuple(array.shape)[1:]
     return shape[:-1] if shape[-1:] == (1,) else shape
+
+
+def _known(loss: str) -> bool:
+    try:
+        return keras.losses.get(loss) is not None
+    except ValueError:
+        return False
 
 
 def _fails(loss: Any, target: Any, output: Any) -> bool:
