@@ -23,8 +23,8 @@ def piecewise():
     return keras.optimizers.schedules.PiecewiseConstantDecay([1, 3], [0.1, 0.05, 0.01])
 
 
-def without_biases(optimizer):
-    optimizer.exclude_from_weight_decay(var_names=["bias"])
+def without_decay(names, optimizer):
+    optimizer.exclude_from_weight_decay(var_names=names)
     return optimizer
 
 
@@ -47,8 +47,9 @@ BY_KERAS = {
     "amsgrad": lambda o: o.Adam(0.05, amsgrad=True),
     "clipnorm": lambda o: o.SGD(0.3, momentum=0.9, clipnorm=0.1),
     "clipvalue": lambda o: o.Adam(piecewise(), clipvalue=0.01),
-    "sgd that decays": lambda o: without_biases(o.SGD(0.3, weight_decay=0.5)),
-    "adamw without biases": lambda o: without_biases(o.AdamW(0.1, weight_decay=0.5)),
+    "sgd that decays": lambda o: without_decay(["bias"], o.SGD(0.3, weight_decay=0.5)),
+    "adamw without biases": lambda o: without_decay(["bias"], o.AdamW(0.1, weight_decay=0.5)),
+    "adamw without a layer": lambda o: without_decay(["second/"], o.AdamW(0.1, weight_decay=0.5)),
     "adafactor": lambda o: o.Adafactor(0.05),
     "ftrl": lambda o: o.Ftrl(0.1, l1_regularization_strength=0.01),
     "lamb": lambda o: o.Lamb(0.05),
@@ -198,3 +199,25 @@ def test_jit_compile_and_run_eagerly_are_heeded():
     for loss, gradient in found.values():
         assert loss == pytest.approx(found["graph"][0], rel=1e-6)
         np.testing.assert_allclose(gradient, found["graph"][1], atol=1e-6)
+
+
+def test_weights_that_no_loss_uses_do_not_decay():
+    import keras
+
+    from tutorial_dl import Trainer
+
+    def made():
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((4,))
+        x = keras.layers.Dense(5)(inputs)
+        model = keras.Model(inputs, [keras.layers.Dense(1)(x), keras.layers.Dense(2)(x)])
+        model.compile(keras.optimizers.AdamW(0.01, weight_decay=0.5), ["mse", None])
+        return model
+
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
+    y, mine, theirs = x.sum(1, keepdims=True), made(), made()
+    theirs.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+    data = (x, y), (x, y)
+    Trainer(mine, data, "serial", batch_size=16, shuffle=False, progress=False).fit(2)
+    for one, other in zip(mine.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)

@@ -108,9 +108,29 @@ def _with_a_kernel(model, theirs, config: dict, rate: float) -> Optimizer | None
 
 
 def _without_decay(model, theirs) -> list[int]:
-    """The weights that the user has excluded from weight decay, by number."""
-    weights = enumerate(model.trainable_variables)
-    return [i for i, weight in weights if not theirs._use_weight_decay(weight)]
+    """The weights that do not decay, by number: those that the user has excluded, or no loss uses.
+
+    Keras matches patterns with the names of TensorFlow's variables, which are paths.
+    """
+    used = _used(model)
+    return [
+        i
+        for i, weight in enumerate(model.trainable_variables)
+        if id(weight) not in used or not theirs._use_weight_decay(weight.value)
+    ]
+
+
+def _used(model) -> set[int]:
+    """The ids of weights that have a gradient: not those behind outputs without a loss alone."""
+    weights, losses = model.trainable_variables, model.loss
+    outputs = getattr(model, "outputs", None) or []
+    if isinstance(losses, dict):
+        losses = [losses.get(name) for name in model.output_names]
+    if isinstance(losses, list | tuple) and None in losses and len(losses) == len(outputs):
+        kept = [one for one, loss in zip(outputs, losses, strict=True) if loss is not None]
+        if kept and not model.losses:
+            weights = keras.Model(model.inputs, kept).trainable_variables
+    return set(map(id, weights))
 
 
 def _refuse(model, theirs) -> None:
