@@ -6,7 +6,7 @@ batch, or because no rank could compute it with its part of the model alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from tutorial_dl.replica.keras.collective_layers import CollectiveLayer
@@ -14,6 +14,8 @@ from tutorial_dl.replica.keras.graphs import keras
 from tutorial_dl.replica.keras.losses import why_masked
 from tutorial_dl.replica.keras.own_step import has_own_step
 from tutorial_dl.replica.keras.replica import KerasReplica
+
+METHODS = ("compute_loss", "compute_metrics", "test_step")  # of a model
 
 
 def refusing(way: str) -> Callable[[str, str], NoReturn]:
@@ -23,11 +25,21 @@ def refusing(way: str) -> Callable[[str, str], NoReturn]:
     return refuse
 
 
-def check_model(model: Any, way: str, mixed: bool = False) -> None:
-    """What no way of dividing a model takes; `mixed`: layers may compute in half precision."""
+def check_model(
+    model: Any, way: str, mixed: bool = False, methods: Sequence[str] = ("call", *METHODS)
+) -> None:
+    """What no way of dividing a model takes.
+
+    Args:
+        mixed: Whether layers may compute in half precision.
+        methods: What its class must not have, for where another model is computed it would be lost.
+    """
     refuse = refusing(way)
     if not getattr(model, "inputs", None) or has_own_step(model):
         refuse(f"model '{model.name}'", "it takes a functional or sequential one")
+    for name in methods:
+        if name in overridden(type(model)):
+            refuse(f"model '{model.name}'", f"its class has a {name} of its own")
     if words := why_masked(model):
         refuse(*words)
     for layer in model._flatten_layers():
@@ -38,15 +50,6 @@ def check_model(model: Any, way: str, mixed: bool = False) -> None:
             )
         if getattr(layer, "stateful", False):
             refuse(f"layer '{layer.name}'", "it keeps states from batch to batch")
-
-
-def check_own_methods(model: Any, way: str) -> None:
-    """Methods of a model's class, which would be lost where another model is computed."""
-    sequential = isinstance(model, keras.Sequential)
-    plain = keras.Sequential if sequential else type(keras.Model(model.inputs, model.outputs))
-    for name in ("call", "compute_loss", "compute_metrics", "test_step"):
-        if getattr(type(model), name) is not getattr(plain, name):
-            refusing(way)(f"model '{model.name}'", f"its class has a {name} of its own")
 
 
 def accuracy(model: Any) -> bool:
@@ -61,7 +64,7 @@ def check_stages(replica: KerasReplica, what: str, in_pieces: bool) -> None:
     `in_pieces`: a batch is computed in micro-batches.
     """
     model, refuse = replica.model, refusing(what)
-    check_model(model, what)
+    check_model(model, what, methods=["call"])
     if not isinstance(model, keras.Sequential) and isinstance(model.input, dict):
         refuse(f"model '{model.name}'", "it takes inputs as a list, not as a dictionary")
     for layer in model._flatten_layers():
@@ -102,8 +105,7 @@ def check_sharded(inner: KerasReplica, stage: int) -> None:
         )
     name, model, kind = f"model '{inner.model.name}'", inner.model, type(inner.model)
     collective = any(isinstance(layer, CollectiveLayer) for layer in model._flatten_layers())
-    methods = ("test_step", "compute_loss", "compute_metrics")
-    own = next((m for m in methods if m in overridden(kind)), None)
+    own = next((m for m in METHODS if m in overridden(kind)), None)
     for found, words in (
         (collective, "layers that need all ranks, such as synchronised batch normalisation: use "
                      "shard 1"),

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 from tutorial_dl.model_parallel import keras_context_rules as rules
-from tutorial_dl.model_parallel.keras_checks import check_model, check_own_methods
-from tutorial_dl.model_parallel.keras_graph import Call, Graph, Names, filled, tensors_of
+from tutorial_dl.model_parallel.keras_checks import check_model
+from tutorial_dl.model_parallel.keras_graph import Call, Graph, filled, tensors_of
 from tutorial_dl.model_parallel.keras_layers import Heads, PartOfDropout, RingHeads, TakePart
 from tutorial_dl.model_parallel.keras_tensor import compiled_as
 from tutorial_dl.model_parallel.sequences import Sequences
@@ -46,14 +46,12 @@ class Divided:
 
     def __init__(self, model: Any, team: Any) -> None:
         check_model(model, "context parallelism")
-        check_own_methods(model, "context parallelism")
-        graph = Graph(model)
+        graph = self._graph = Graph(model)
         self.length = length_of(model, graph)
         self.sequences = Sequences(team, any(map(is_causal, graph.calls)), self.length)
         self._parts: dict[int, Any] = {}  # tensors of which this rank has a part, by id
         self._taken: dict[int, Any] = {}  # parts of those that are whole
-        self._whole: dict[int, tuple[str, Any]] = {}  # those, by which layer; inputs are not listed
-        self._names = Names()
+        self._whole: dict[int, tuple[Any, Any]] = {}  # those, by which layer; inputs are not listed
         made = graph.rebuilt(self._call, self._part)
         weights = model.trainable_weights
 
@@ -70,13 +68,13 @@ class Divided:
             found = self._attention(call, given)
         elif rules.is_dropout(layer) and rules.positions_in(call, self.length):
             dropout = PartOfDropout(
-                self._names.of(layer, "part"), layer, 1, self.length, self.sequences.mine
+                self._graph.name_for(layer, "part"), layer, 1, self.length, self.sequences.mine
             )
             found = dropout(self._part(tensors[0]))
         elif not any(id(t) in self._parts for t in tensors) and is_plain(layer):
             found = layer(*args, **kwargs)
             whole = keras.tree.flatten(found)
-            self._whole |= {id(t): (rules.named(layer), t) for t in whole}
+            self._whole |= {id(t): (layer, t) for t in whole}
             return found
         elif rules.by_position(call, self.length):
             given = rules.part_of_constants(call, given, self.length, self.sequences.mine)
@@ -92,17 +90,19 @@ class Divided:
         if id(t) in self._parts:
             return t
         if id(t) not in self._taken:
+            layer, _ = self._whole.get(id(t), (t, None))
             if len(t.shape) < 2 or t.shape[1] != self.length:
-                what, _ = self._whole.get(id(t), ("an input", None))
+                what = "an input" if layer is t else rules.named(layer)
                 rules.refuse(what, f"it has no {self.length} positions on axis 1: {tuple(t.shape)}")
-            take = TakePart(self._names.of(t, "take_part"), self.sequences.mine)
+            take = TakePart(self._graph.name_for(layer, "take_part"), self.sequences.mine)
             self._taken[id(t)] = take(t)
         return self._taken[id(t)]
 
     def _attention(self, call: Call, given: Any) -> Any:
         arguments, layer = rules.attention(call, *given), call.operation
         ring = self.sequences.ring(bool(arguments.get("use_causal_mask")))
-        heads = RingHeads(self._names.of(layer, "ring"), layer, ring, dtype=layer.dtype_policy)
+        ring_name = self._graph.name_for(layer, "ring")
+        heads = RingHeads(ring_name, layer, ring, dtype=layer.dtype_policy)
         names = [name for name in ("query", "value", "key") if arguments.get(name) is not None]
         return heads(**{name: self._part(arguments[name]) for name in names})
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tutorial_dl.model_parallel.keras_graph import Call
 from tutorial_dl.model_parallel.keras_layers import PartOfDropout
-from tutorial_dl.model_parallel.keras_rules import FUNCTIONS, OPERATIONS
+from tutorial_dl.model_parallel.keras_rules import FUNCTIONS, OPERATIONS, of_keras
 from tutorial_dl.replica.keras.graphs import keras
 
 ACTIVATIONS = FUNCTIONS | {"softmax", "log_softmax"}  # the latter along the last axis
@@ -73,10 +73,6 @@ def instead_of(operation: Any) -> str:
         "only MultiHeadAttention may mix positions; all else must compute each by itself, as "
         "Dense, Embedding and LayerNormalization do"
     )
-
-
-def of_keras(operation: Any) -> bool:
-    return type(operation).__module__.split(".")[0] == "keras"
 
 
 def by_position(call: Call, length: int) -> bool:

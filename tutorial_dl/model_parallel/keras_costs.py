@@ -10,7 +10,6 @@ from typing import Any
 from tutorial_dl.model_parallel.keras_context import ATTENTIONS, Divided
 from tutorial_dl.model_parallel.keras_graph import Call, Graph
 from tutorial_dl.model_parallel.keras_layers import Exchange, Leave
-from tutorial_dl.model_parallel.keras_stage import is_float
 from tutorial_dl.model_parallel.keras_stages import KerasParts
 from tutorial_dl.model_parallel.keras_tensor import Cut
 from tutorial_dl.replica.base import Batch
@@ -145,4 +144,5 @@ def exchanged(node: Call, needed: bool) -> tuple[int, int]:
 
 def elements(tensors: Sequence[Any]) -> int:
     """Numbers per sample in these tensors; sizes that are not known count as 1."""
-    return sum(prod(n or 1 for n in t.shape[1:]) for t in tensors if is_float(t.dtype))
+    floats = [t for t in tensors if keras.backend.is_float_dtype(t.dtype)]
+    return sum(prod(n or 1 for n in t.shape[1:]) for t in floats)

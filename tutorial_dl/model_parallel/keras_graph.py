@@ -7,9 +7,10 @@ of ours. Here it notes the calls; a cut (keras_tensor.py, keras_context.py) make
 from __future__ import annotations
 
 import heapq
+import inspect
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,10 @@ class Call(NamedTuple):
         every = keras.tree.flatten((self.args, self.kwargs))
         return [one for one in every if not isinstance(one, keras.KerasTensor)]
 
+    def given(self, values: Mapping[int, Any]) -> tuple[tuple, dict[str, Any]]:
+        """The arguments, with these values of the tensors, by id."""
+        return filled((self.args, self.kwargs), lambda t: values[id(t)])
+
 
 def filled(structure: Any, form: Callable[[Any], Any]) -> Any:
     """The structure, with `form(t)` for each tensor t of a graph."""
@@ -41,15 +46,6 @@ def filled(structure: Any, form: Callable[[Any], Any]) -> Any:
 
 def tensors_of(structure: Any) -> list[Any]:
     return [t for t in keras.tree.flatten(structure) if isinstance(t, keras.KerasTensor)]
-
-
-class Names(Counter):
-    """Gives layers that compute something of a tensor or layer names of their own."""
-
-    def of(self, one: Any, suffix: str) -> str:
-        name = f"{one.name}_{suffix}"
-        self[name] += 1
-        return name if self[name] == 1 else f"{name}_{self[name]}"
 
 
 class Graph:
@@ -74,6 +70,7 @@ class Graph:
 
         again = self._cloned(note)
         self.inputs, self.outputs = again.inputs, again.outputs
+        self._names = {one.name for one in again.operations}
         self.calls = self._in_order(model.trainable_weights)
 
     def _cloned(self, call: Callable[..., Any]) -> Any:
@@ -90,6 +87,13 @@ class Graph:
         made = self._cloned(lambda _, *args, **kwargs: call(next(calls), args, kwargs))
         outputs = made.output if ends is None else keras.tree.map_structure(ends, made.output)
         return keras.Model(made.input, outputs, name=self.model.name)
+
+    def name_for(self, one: Any, suffix: str) -> str:
+        """A name that no layer has, for a layer of ours beside `one` of the model."""
+        names = (f"{one.name}_{suffix}{more}" for more in chain([""], map("_{}".format, count(2))))
+        name = next(name for name in names if name not in self._names)
+        self._names.add(name)
+        return name
 
     def _in_order(self, weights: Sequence[Any]) -> list[Call]:
         number = {id(v): i for i, v in enumerate(weights)}
@@ -126,16 +130,16 @@ class Graph:
     def between(self, first: int, last: int) -> Any:
         """The model of calls [first, last), from cut to cut; it shares all layers."""
         given = self.crossing(first)
-        names = {id(t) for t in given}
-
-        def passed(t: Any) -> Any:  # what only goes through must come out of a layer
-            how = {"dtype": t.dtype} if "float" in t.dtype else {}
-            return keras.layers.Identity(**how)(t) if id(t) in names else t
-
-        return keras.Model(given, [passed(t) for t in self.crossing(last)])
+        inputs = [keras.Input(batch_shape=t.shape, dtype=t.dtype) for t in given]
+        here = dict(zip(map(id, given), inputs, strict=True))
+        for call in self.calls[first:last]:
+            args, kwargs = call.given(here)
+            outputs = keras.tree.flatten(call.operation(*args, **kwargs))
+            here |= dict(zip(map(id, call.output_tensors), outputs, strict=True))
+        return keras.Model(inputs, [here[id(t)] for t in self.crossing(last)])
 
     def seconds(self, x: Any) -> list[float]:
-        """Seconds of the forward pass of each call, operation by operation, the best of three."""
+        """Seconds of the forward pass of each call, in inference, the best of three."""
         arrays = x if isinstance(x, tuple) else (x,)
         values = {
             id(t): tf.constant(np.asarray(a), t.dtype)
@@ -143,7 +147,9 @@ class Graph:
         }
         found = []
         for call in self.calls:
-            args, kwargs = filled((call.args, call.kwargs), lambda t: values[id(t)])  # noqa: B023
+            args, kwargs = call.given(values)
+            if "training" in inspect.signature(call.operation.call).parameters:
+                kwargs["training"] = False  # also where the model has it otherwise
             best = np.inf
             for _ in range(3):
                 began = time.perf_counter()

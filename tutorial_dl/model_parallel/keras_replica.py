@@ -220,8 +220,16 @@ class KerasPartReplica(KerasReplica):
 
         Args:
             parameters: The whole model's, where this rank has a part of them.
+
+        Raises:
+            ValueError: If they are missing.
         """
         if parameters is None:
+            if self._others or not self.parameters.size:
+                raise ValueError(
+                    f"model '{self.whole.model.name}': this rank has a part of the weights: save "
+                    "by Trainer.save, or give parameters"
+                )
             self.whole.save(path, trained)
             return
         try:

@@ -47,10 +47,16 @@ def by_number(layer: Any) -> bool:
     return getattr(layer.activation, "__name__", "") in FUNCTIONS
 
 
+def of_keras(operation: Any) -> bool:
+    return type(operation).__module__.split(".")[0] == "keras"
+
+
 def carries(call: Call) -> bool:
     """Whether a call computes a slice of its output from the same slices of its inputs."""
     operation = call.operation
     name = type(operation).__name__
+    if not of_keras(operation):
+        return False  # a subclass of the user's may compute anything
     if getattr(operation, "activity_regularizer", None):
         return False  # its loss is of the whole tensor
     if isinstance(operation, keras.layers.Activation):
@@ -58,7 +64,7 @@ def carries(call: Call) -> bool:
     if isinstance(operation, keras.layers.Dropout):
         return operation.noise_shape is None
     if isinstance(operation, keras.Layer):
-        return name in LAYERS and type(operation).__module__.startswith("keras.")
+        return name in LAYERS
     constants = (one for one in call.constants if one is not None)
     return name in OPERATIONS and all(np.ndim(one) == 0 for one in constants)
 

@@ -27,7 +27,6 @@ from tutorial_dl.model_parallel import keras_context_rules
 from tutorial_dl.model_parallel.keras_context_rules import is_dropout, positions_in
 from tutorial_dl.model_parallel.keras_graph import Call
 from tutorial_dl.model_parallel.keras_rules import CONVOLUTIONS
-from tutorial_dl.model_parallel.keras_stage import is_float
 from tutorial_dl.replica.keras.graphs import keras
 
 
@@ -88,8 +87,9 @@ class SequencePlan:
 
     def _divides(self, t: Any) -> bool:
         """Whether a tensor has positions, at least one for each rank."""
-        known = len(t.shape) > 2 and t.shape[1] is not None and is_float(t.dtype)
-        return known and t.shape[1] >= self.cut.team.size
+        known = len(t.shape) > 2 and t.shape[1] is not None
+        floats = keras.backend.is_float_dtype(t.dtype)
+        return floats and known and t.shape[1] >= self.cut.team.size
 
     def _can_give(self, call: Any) -> bool:
         """Whether a call is a layer that is cut, which can give each rank a part."""

@@ -20,7 +20,7 @@ from numba_kernels.shared.window import aligned
 from tutorial_dl.model_parallel.keras_passes import Passes, called, passes_of
 from tutorial_dl.model_parallel.stages import Stage, Values
 from tutorial_dl.replica.keras.collective_layers import cause
-from tutorial_dl.replica.keras.graphs import as_graph, tf
+from tutorial_dl.replica.keras.graphs import as_graph, keras, tf
 from tutorial_dl.replica.keras.weights import alias, check_address
 from tutorial_dl.replica.layers import At
 
@@ -35,10 +35,6 @@ def forget(variables: Sequence[Any]) -> None:
         nothing = aligned(most, variables[0].dtype)
         for variable in variables:
             alias(variable, nothing[: math.prod(variable.shape)].reshape(variable.shape))
-
-
-def is_float(dtype: str) -> bool:
-    return np.dtype(dtype).kind == "f"
 
 
 @contextmanager
@@ -70,8 +66,11 @@ class KerasStage(Stage):
         self.inputs, self.given = computes.inputs, computes.outputs
         self.variables, self.whole = variables, whole
         self._weights = [v.value for v in variables]
-        self._floats_in = [i for i, t in enumerate(self.inputs) if is_float(t.dtype) and not begins]
-        self._floats_out = [i for i, t in enumerate(self.given) if is_float(t.dtype)]
+        floats_in, self._floats_out = (
+            [i for i, t in enumerate(tensors) if keras.backend.is_float_dtype(t.dtype)]
+            for tensors in (self.inputs, self.given)
+        )
+        self._floats_in = [] if begins else floats_in
         self._steps = 0
         self._graphs: dict[bool, Any] = {}  # by whether it trains
         self._losses: dict[Any, Any] = {}  # graphs, by shapes of samples

@@ -18,17 +18,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from numba_kernels.team.collectives import Collectives
 from tutorial_dl.model_parallel import keras_context_rules, keras_rules
-from tutorial_dl.model_parallel.keras_checks import check_model, check_own_methods
-from tutorial_dl.model_parallel.keras_graph import Call, Graph, Names, filled, tensors_of
+from tutorial_dl.model_parallel.keras_checks import check_model
+from tutorial_dl.model_parallel.keras_graph import Call, Graph, filled, tensors_of
 from tutorial_dl.model_parallel.keras_layers import Exchange, Heads, Leave, PartOfDropout, Rows
 from tutorial_dl.model_parallel.keras_sequence import SequencePlan, is_dropout, not_convolving
-from tutorial_dl.model_parallel.keras_stage import is_float
 from tutorial_dl.model_parallel.keras_sums import Sums
 from tutorial_dl.model_parallel.tensor import kind_of
 from tutorial_dl.replica.base import Segment
@@ -65,7 +65,6 @@ class Cut:
         sequence: bool = False,
     ) -> None:  # fmt: skip
         check_model(model, "tensor parallelism", mixed=True)
-        check_own_methods(model, "tensor parallelism")
         self.model, self.team, self.sums = model, team, Sums(team)
         self.graph = Graph(model)
         calls = self.graph.calls
@@ -77,7 +76,6 @@ class Cut:
         self._parts: dict[int, int] = {}  # ... and of which ranks have parts: all positions
         self._other: dict[tuple[int, str], Any] = {}  # tensors in another form
         self._kept: list[Any] = []  # so that no tensor gets the id of another
-        self._names = Names()
         self._cut: set[str] = set()  # names of layers
         self._made: dict[int, tuple[int, tuple, bool]] = {}  # local weight -> whole, index, alike
         self._partial: set[int] = set()  # local weights whose gradients ranks must add up
@@ -119,30 +117,30 @@ class Cut:
 
     # Forms of tensors
 
-    def _exchanged(self, t: Any, suffix: str, forward: str, backward: str) -> Any:
-        """A tensor in another form; each is computed once."""
+    def _exchanged(self, user: Any, t: Any, suffix: str, forward: str, backward: str) -> Any:
+        """A tensor in another form; each is computed once, and named by the first who uses it."""
         if (id(t), suffix) not in self._other:
-            how = {"dtype": t.dtype} if is_float(t.dtype) else {}  # it casts nothing
+            # It casts nothing
+            how = {"dtype": t.dtype} if keras.backend.is_float_dtype(t.dtype) else {}
             length = 0 if forward == "same" else self._parts.get(id(t), t.shape[1])
-            exchange = Exchange(
-                self._names.of(t, suffix), self.sums, forward, backward, length, **how
-            )
+            name = self.graph.name_for(user, suffix)
+            exchange = Exchange(name, self.sums, forward, backward, length, **how)
             self._other[id(t), suffix] = exchange(t)
         return self._other[id(t), suffix]
 
-    def _whole(self, t: Any) -> Any:
-        return self._exchanged(t, "join", "gather", "take") if id(t) in self._parts else t
+    def _whole(self, user: Any, t: Any) -> Any:
+        return self._exchanged(user, t, "join", "gather", "take") if id(t) in self._parts else t
 
-    def _part(self, t: Any) -> Any:
-        return t if id(t) in self._parts else self._exchanged(t, "divide", "take", "gather")
+    def _part(self, user: Any, t: Any) -> Any:
+        return t if id(t) in self._parts else self._exchanged(user, t, "divide", "take", "gather")
 
-    def _entering(self, t: Any) -> Any:
+    def _entering(self, layer: Any, t: Any) -> Any:
         """What a layer that is cut takes of a tensor."""
-        if not is_float(t.dtype):
-            return self._whole(t)
-        if id(t) in self._parts and self._from_parts:
-            return self._exchanged(t, "enter_from_part", "gather", "sum_part")
-        return self._exchanged(self._whole(t), "enter", "same", "sum")
+        if not keras.backend.is_float_dtype(t.dtype):
+            return self._whole(layer, t)
+        if id(t) in self._parts and not isinstance(layer, keras_rules.CONVOLUTIONS):
+            return self._exchanged(layer, t, "enter_from_part", "gather", "sum_part")
+        return self._exchanged(layer, self._whole(layer, t), "enter", "same", "sum")
 
     def _end(self, t: Any) -> Any:
         """An output of the model."""
@@ -150,7 +148,7 @@ class Cut:
             raise ValueError(
                 f"layer '{self._split[id(t)]}' is cut by columns: it needs one by rows behind it"
             )
-        return self._whole(t)
+        return self._whole(self.model, t)
 
     # Calls
 
@@ -166,7 +164,7 @@ class Cut:
         elif self.plan and id(call) in self.plan.on:
             found = self._of_parts(call, given, tensors)
         else:
-            args, kwargs = filled(given, self._whole)
+            args, kwargs = filled(given, partial(self._whole, layer))
             found = layer(*args, **kwargs)
         outputs = keras.tree.flatten(found)
         self._kept += outputs
@@ -192,7 +190,7 @@ class Cut:
             n = inputs[0].shape[-1]
             mine = np.arange(self.team.rank * n, (self.team.rank + 1) * n)
             how = {"dtype": operation.dtype_policy}
-            name = self._names.of(operation, "part")
+            name = self.graph.name_for(operation, "part")
             operation = PartOfDropout(name, operation, -1, n * self.team.size, mine, **how)
         return operation(*args, **kwargs)
 
@@ -203,11 +201,10 @@ class Cut:
         self._partial |= {id(v) for v in getattr(layer, "trainable_weights", [])}
         if is_dropout(layer):
             how = {"dtype": layer.dtype_policy}
-            name = self._names.of(layer, "part")
-            return PartOfDropout(name, layer, 1, length, mine, **how)(self._part(inputs[0]))
-        args, kwargs = filled(
-            keras_context_rules.part_of_constants(call, given, length, mine), self._part
-        )
+            name = self.graph.name_for(layer, "part")
+            return PartOfDropout(name, layer, 1, length, mine, **how)(self._part(layer, inputs[0]))
+        given = keras_context_rules.part_of_constants(call, given, length, mine)
+        args, kwargs = filled(given, partial(self._part, layer))
         return layer(*args, **kwargs)
 
     def _of_cut(self, call: Call, kind: str, given: Any, split: list[str]) -> Any:
@@ -226,9 +223,8 @@ class Cut:
             )
         if split and (kind != "rows" or embedding):
             self._refuse_behind(layer.name, split[0])
-        self._from_parts = not_convolving(call)
-        enters = kind in ("columns", "heads")
-        args, kwargs = filled(given, self._entering if enters else self._whole)
+        taken = self._entering if kind in ("columns", "heads") else self._whole
+        args, kwargs = filled(given, partial(taken, layer))
         of = self._embedding if embedding else getattr(self, f"_{kind}")
         mine, leave = of(layer, share, call)
         found = mine(*args, **kwargs)
@@ -249,7 +245,7 @@ class Cut:
         length = t.shape[1] if self.plan and id(call) in self.plan.gives else 0
         size = None if bias is None else bias.shape[0]
         how = {"activation": activation, "length": length, "dtype": layer.dtype_policy}
-        return Leave(f"{layer.name}_leave", self.sums, size, **how)
+        return Leave(self.graph.name_for(layer, "leave"), self.sums, size, **how)
 
     def _columns(self, layer: Any, share: int, call: Call) -> tuple[Any, None]:
         size = "units" if isinstance(layer, keras.layers.Dense) else "filters"

@@ -221,8 +221,13 @@ class TensorReplica(LayeredReplica):
 
     def __init__(
         self, layers: Sequence[Layer], team: Team, rules: Mapping[str, str],
-        loss: str = "cross_entropy", seed: int = 0, dtype: Any = np.float32,
+        loss: str = "cross_entropy", seed: int = 0, dtype: Any = np.float32, **gone: Any,
     ) -> None:  # fmt: skip
+        if gone or isinstance(loss, bool):  # `sequence` was the fourth
+            raise TypeError(
+                f"TensorReplica takes no {', '.join(gone) or 'sequence'}: leave it out, or train a "
+                "Keras model by KerasTensorReplica(model, grid, rules, sequence=True)"
+            )
         super().__init__(split(layers, team, rules), loss, seed, dtype)
         self.axes: dict[str, int | None] = {}
         for layer in flat_layers(layers):

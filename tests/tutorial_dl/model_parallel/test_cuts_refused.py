@@ -147,6 +147,8 @@ GROUPS = {"filters": 8, "kernel_size": 1, "groups": 2, "name": "grouped"}
         ("can't compute layer 'mine': Mine is no layer of Keras and may make a mask; if it makes "
          "none, give its class makes_no_mask = True",
          lambda: pair({"units": 8}, [own_layer()]), PAIR),
+        ("layer 'noisy' lies behind 'one', which is cut by columns",
+         lambda: pair({"units": 8}, [noisy()]), PAIR),
         ("layer 'act' lies behind 'one', which is cut by columns",
          lambda: pair({"units": 8}, [layers.ReLU(name="act", activity_regularizer="l2")]), PAIR),
     ],
@@ -270,6 +272,7 @@ def test_a_layer_of_a_user_may_say_that_it_fits():
     mine = own_layer(makes_no_mask=True, by_position=True)
     local = Divided(series(mine, layers.Dense(2)), SimpleNamespace(size=3, rank=1)).local
     assert local.outputs[0].shape == (None, 4, 2)
+    assert local.layers[1].name == f"{local.inputs[0].name}_take_part"
     assert local(np.arange(36.0).reshape(1, 12, 3)).shape == (1, 4, 2)
 
 
@@ -317,12 +320,11 @@ def with_a_dictionary():
     return compiled({"x": x}, layers.Dense(1)(x))
 
 
-def with_own_test_step():
-    class Own(keras.Sequential):
-        def test_step(self, batch):
-            return super().test_step(batch)
+def with_own(method):
+    def own(self, *args, **options):
+        return getattr(keras.Sequential, method)(self, *args, **options)
 
-    return after(kind=Own)
+    return after(kind=type("Own", (keras.Sequential,), {method: own}))
 
 
 def l2():
@@ -356,8 +358,9 @@ STAGES = [  # words, what is refused by either, or by one
     ("it has losses or metrics of your own, which are tried out on the whole model; use Keras's",
      lambda: after(metrics=[lambda y, z: y[:, 0]]), SHARD),
     ("normalisation: use shard 1", synchronised, SHARD),
-    ("it has its own test_step, which may need the whole model; use shard 1", with_own_test_step,
-     SHARD),
+    ("it has its own test_step, which may need the whole model; use shard 1",
+     lambda: with_own("test_step"), SHARD),
+    ("its class has a call of its own", lambda: with_own("call"), PIPELINE + SHARD),
 ]  # fmt: skip
 
 

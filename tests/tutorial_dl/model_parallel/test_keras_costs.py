@@ -2,9 +2,10 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from cut_models import gpt, mlp
-from keras_networks import tf
+from keras_networks import keras, layers, tf
 
 from tutorial_dl import data, models, replica
 
@@ -48,6 +49,21 @@ def test_a_rank_keeps_what_the_formula_says():
     assert in_parts == inputs + (whole - inputs) / ranks
 
 
+def test_seconds_are_of_inference():
+    """Also of layers that are called with `training=True`, in the model or in one within it."""
+    from tutorial_dl.model_parallel.keras_graph import Graph
+
+    def trained(x):
+        return layers.Dropout(0.5)(layers.BatchNormalization()(x, training=True), training=True)
+
+    x = keras.Input((4,))
+    model = keras.Model(x, keras.Model(x, trained(x))(layers.Dense(4)(trained(x))))
+    before = [v.numpy() for v in model.variables]
+    Graph(model).seconds(np.ones((8, 4)))
+    for value, variable in zip(before, model.variables, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
 def test_proposals_know_what_it_keeps_and_sends():
     from tutorial_dl.model_parallel.keras_costs import Measured
 
@@ -56,6 +72,8 @@ def test_proposals_know_what_it_keeps_and_sends():
     plain, in_parts = (
         {one.name: one for one in measured.costs(2, sequence)} for sequence in (False, True)
     )
+    assert {"block_1_attention_enter", "block_1_dense_1_enter"} <= plain.keys()
+    assert in_parts.keys() >= {"block_1_attention_enter_from_part", "output_join"}
     assert plain["norm"].kept == 12 * 12 and in_parts["norm"].kept == 6 * 12
     assert in_parts["block_1_dense_1"].kept == plain["block_1_dense_1"].kept == 12 * 24
     each = 12 * 12

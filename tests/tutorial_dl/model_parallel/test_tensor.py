@@ -119,6 +119,10 @@ def refused():
     ):
         with pytest.raises(ValueError, match=why):
             split(of, team, rules)
+    words = r"takes no sequence: leave it out, or train a Keras model by KerasTensorReplica\("
+    for old, named in (([True], {}), ([], {"sequence": True})):
+        with pytest.raises(TypeError, match=words):
+            TensorReplica(gpt, team, GPT, *old, **named)
     strategy = Synchronous(team)
     with pytest.raises(ValueError, match="lamb needs norms of whole layers"):
         strategy.attach(TensorReplica(gpt, team, GPT), optimizers.get("lamb"))
