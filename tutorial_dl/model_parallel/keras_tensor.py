@@ -28,7 +28,7 @@ from tutorial_dl.model_parallel import keras_context_rules, keras_rules
 from tutorial_dl.model_parallel.keras_checks import check_model
 from tutorial_dl.model_parallel.keras_graph import Call, Graph, filled, tensors_of
 from tutorial_dl.model_parallel.keras_layers import Exchange, Heads, Leave, PartOfDropout, Rows
-from tutorial_dl.model_parallel.keras_sequence import SequencePlan, is_dropout, not_convolving
+from tutorial_dl.model_parallel.keras_sequence import SequencePlan, is_dropout
 from tutorial_dl.model_parallel.keras_sums import Sums
 from tutorial_dl.model_parallel.tensor import kind_of
 from tutorial_dl.replica.base import Segment
