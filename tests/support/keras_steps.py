@@ -39,10 +39,10 @@ def trained(rule) -> np.ndarray:
 
 
 results = {name: trained(rule) for name, (rule, source) in RULES.items() if source == "keras"}
-for name in optimizers.NAMES:  # defaults of the rules that Keras has under the same name
-    rule = optimizers.get(name)
-    if name in ("lars", "lamb", "momentum", "nesterov"):
+for name, (rule, source) in RULES.items():  # defaults of the rules that Keras has
+    if source != "keras" or name not in optimizers.NAMES or name in ("momentum", "nesterov"):
         continue
+    rule = optimizers.get(name)
     config = theirs(rule).get_config()
     for field in asdict(rule):
         results[f"default {name} {field}"] = np.float64(config[field] or 0)

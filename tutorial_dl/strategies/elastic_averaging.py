@@ -47,7 +47,6 @@ class ElasticAveraging(Rule):
         [0.0, 0.45, 1.1475]
     """
 
-    default_optimizer = "sgd"
     sends = receives = "parameters"
 
     def __init__(
@@ -62,6 +61,10 @@ class ElasticAveraging(Rule):
         OPTIONS["moving_rate"].check_range(moving_rate)
         OPTIONS["momentum"].check_range(momentum)
         self.moving_rate, self.momentum = moving_rate, momentum
+
+    @property
+    def default_optimizer(self) -> str:
+        return "sgd" if self.momentum else "adam"
 
     def check_optimizer(self, optimizer) -> None:
         super().check_optimizer(optimizer)

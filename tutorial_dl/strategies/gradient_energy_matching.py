@@ -48,7 +48,7 @@ class GradientEnergyMatching(Rule):
         [1.0, 0.9, 0.9, 0.82, 0.72]
     """
 
-    default_optimizer = "sgd"
+    default_optimizer = SGD(0.1)  # measured: docs/asynchronous.md
     pulls_in_step = True
 
     def __init__(self, kappa: float = 1.0, momentum: float = 0.9, **where):

@@ -134,7 +134,7 @@ class Rule(Strategy):
 
     def serve(self, center: np.ndarray, sent: np.ndarray, answer: np.ndarray | None) -> None:
         """Use a worker's vector `sent` [n]: change `center`, fill `answer` (None: not wanted)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self} has no `serve`: it needs synchronous=True")
 
     def serve_all(self, center: np.ndarray, sent: list, answers: list, weights: list) -> None:
         """Use the vectors of all workers at once: the synchronous form.
@@ -142,7 +142,7 @@ class Rule(Strategy):
         `sent` and `answers` have one vector [n] per worker, in the workers' order; `weights` are
         the workers' shares of the samples of this round, with sum 1.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{self} has no `serve_all`: leave synchronous out")
 
     # Between a sub-master and the master above it
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from digests import Digests
 
-MESSAGES = ("naive", "tree", "ring", "recursive_doubling", "rabenseifner", "mpi")
+from numba_kernels.allreduce.schedules import SCHEDULES
+
+MESSAGES = (*SCHEDULES, "mpi")
 ALGORITHMS = (*MESSAGES, "two_level", "shared_memory")
 DTYPES = ("float32", "float64", "int32", "int64", "float16", "bfloat16")
 # The largest error of a sum of p numbers, relative to the sum of their magnitudes.

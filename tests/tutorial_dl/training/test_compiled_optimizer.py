@@ -133,7 +133,7 @@ def test_what_is_not_used_is_said(capfd):
     assert not chosen("rmsprop", matching).note  # what `compile` chooses if none is given
     found = chosen(adam, matching)
     assert found.optimizer.name == "sgd" and found.note == (
-        "trained with sgd, learning rate 0.01 instead of Adam, which the model was compiled with: "
+        "trained with sgd, learning rate 0.1 instead of Adam, which the model was compiled with: "
         "gradient energy matching needs plain sgd, got adam"
     )
     for strategy in (strategies.Downpour(), strategies.ElasticAveraging()):
