@@ -4,8 +4,8 @@
     options of a command -------> Plan -> Run and its loop -> Trainer
     arguments of a GAN's trainer/
 
-`Trainer(...)`, `setup.prepare(config, team)` and `gan_trainer(...)` write a Plan; `Plan.loop()` makes
-the Run (runtime/run.py). A GAN is a plan with two players, whose arguments are pairs.
+`Trainer(...)`, `setup.prepare(config, team)` and `gan_trainer(...)` write a Plan; `Plan.loop()`
+makes the Run (runtime/run.py). A GAN is a plan with two players, whose arguments are pairs.
 """
 
 from collections.abc import Sequence, Sized
