@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 LOGS = (".csv", ".jsonl")  # other names: a folder for TensorBoard
-RISING = ("acc", "auc", "precision", "recall", "f1", "iou", "dice_score")
-FALLING = ("loss", "error", "distance")
+RISING = re.compile("acc(?![a-z])|accuracy|auc|precision|recall|f1|iou|dice_score")
+FALLING = re.compile("loss|error|distance")
 TIMELINES = (".json", ".png", ".svg", ".pdf")  # a trace for Perfetto, or a figure
 
 
@@ -124,11 +125,23 @@ def target_of(text: str) -> tuple[str, float]:
         ) from None
 
 
+def rises(metric: str) -> bool | None:
+    """Whether a larger value is better, by the last word of a metric's name, else by all of it.
+
+    None: no word says so, or words contradict each other.
+    """
+    name = re.sub(r"(_\d+)+$", "", metric.lower())
+    for text in (name.rpartition("_")[2], name):
+        up, down = RISING.search(text), FALLING.search(text)
+        if bool(up) != bool(down):
+            return bool(up)
+    return None
+
+
 def monitor_of(text: str) -> tuple[str, str]:
     """The metric's name in a --monitor option, and "max" or "min": which value of it is better."""
     name, _, mode = text.partition(":")
-    rising = any(word in name.lower() for word in RISING)
-    if not mode and (rising or any(word in name for word in FALLING)):
+    if not mode and (rising := rises(name)) is not None:
         mode = "max" if rising else "min"
     if mode not in ("max", "min"):
         raise ValueError(f"monitor must say what is better, {name}:max or {name}:min, got {text!r}")

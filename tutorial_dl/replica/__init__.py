@@ -16,6 +16,7 @@ gan.py                   two players; one_dimensional_gan.py in numpy, keras_gan
 consistency.py           what is equal on all ranks; random_state.py: what differs
 """
 
+from dataclasses import fields
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -45,11 +46,16 @@ __all__ += ["Batch", "Replica", "Segment", "Traits", "of"]
 FACTORIES = {"keras": "tutorial_dl.replica.keras.replica:KerasReplica"}
 
 
+TRAITS = {field.name for field in fields(Traits)} - {"library"}
+
+
 def of(model: Any) -> Replica:
     """Return the Replica of `model`: a compiled Keras model, a Replica, or an object like one.
 
     An object of another class that has the attributes `base.REQUIRED` is wrapped in a ReplicaProxy.
     """
+    for name in TRAITS & {*dir(type(model)), *getattr(model, "__dict__", ())}:
+        raise TypeError(f"{type(model).__name__}.{name}: write traits = Traits({name}=...) instead")
     if isinstance(model, Replica):
         return model
     for kind in type(model).__mro__:

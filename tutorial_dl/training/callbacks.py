@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from .. import options
 from ..replica.base import assign, check_ending
 from ..runtime.callback import Callback, Function, callbacks_of
 from .log import Log
@@ -30,10 +31,10 @@ __all__ = [
 
 
 def rises(metric: str, mode: str) -> bool:
-    """Whether a larger value is better; with "auto", for accuracies and AUC only."""
+    """Whether a larger value is better; with "auto", only if the name says so."""
     if mode not in ("auto", "min", "max"):
         raise ValueError(f"mode must be 'auto', 'min' or 'max', got {mode!r}")
-    return mode == "max" or (mode == "auto" and ("acc" in metric or "auc" in metric.lower()))
+    return mode == "max" or (mode == "auto" and bool(options.rises(metric)))
 
 
 def value_of(row: dict, metric: str) -> float:

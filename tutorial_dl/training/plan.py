@@ -4,8 +4,8 @@
     options of a command -------> Plan -> Run and its loop -> Trainer
     arguments of a GAN's trainer/
 
-`Trainer(...)`, `setup.plan(config, team)` and `gan_trainer(...)` write a Plan; `Plan.loop()` makes
-the Run (runtime/run.py). A GAN is a plan with two players, whose arguments are pairs.
+`Trainer(...)`, `setup.prepare(config, team)` and `gan_trainer(...)` write a Plan; `Plan.loop()`
+makes the Run (runtime/run.py). A GAN is a plan with two players, whose arguments are pairs.
 """
 
 from collections.abc import Sequence, Sized
@@ -23,6 +23,7 @@ from ..data.dataset import varied
 from ..data.weights import by_class
 from ..replica.base import try_out
 from ..replica.gan import Game, numbered
+from ..replica.holding import Holding
 from ..replica.proxy import Accumulating
 from ..runtime.callback import callbacks_of
 from ..runtime.compilation import check_way
@@ -79,8 +80,10 @@ class Plan:
         Raises:
             ValueError, TypeError: If something can't be used, before anything is trained.
         """
+        # The team first: a rank that fails later then tells the others.
+        strategies = self._strategies()
         dataset = self._data()
-        both = self._players()
+        both = self._players(*strategies)
         strategy, team = both[0].strategy, both[0].strategy.team
         kind = MasterLoop if isinstance(strategy, Rule) else InStepLoop
         check_strategy(dataset, strategy, kind is MasterLoop)
@@ -134,26 +137,28 @@ class Plan:
             dataset = replace(dataset, train=weigh(train, self.class_weight))
         return dataset
 
-    def _players(self) -> list[Player]:
+    def _strategies(self) -> tuple[Strategy, ...]:
+        """The strategy of each player, on the ranks that were given. Collective."""
+        held = getattr(self.model, "holding", None)
+        team, found = held.team if isinstance(held, Holding) else None, []
+        game = isinstance(self.model, Game)
+        both = self.strategy if game and isinstance(self.strategy, tuple) else (self.strategy,) * 2
+        for asked in both[: 1 + game]:
+            strategy = strategies.get(asked) if isinstance(asked, str) else asked
+            strategy.join(team if self.team is None else self.team)
+            team = strategy.team
+            found.append(strategy)
+        return tuple(found)
+
+    def _players(self, first: Strategy, second: Strategy | None = None) -> list[Player]:
         """The models in training, each with its strategy and the optimizer that was asked for."""
-        if not isinstance(self.model, Game):
-            replica = replicas.of(self.model)
-            held = replica.holding
-            strategy = self._strategy(self.strategy, held.team if held else None)
-            return [Player(replica, strategy, self.optimizer, strategy.team)]
         game, asked = self.model, self.optimizer
-        first, second = both if isinstance(both := self.strategy, tuple) else (both, both)
-        first = self._strategy(first)
+        if second is None:
+            return [Player(replicas.of(game), first, asked, first.team)]
         optimizers = asked if isinstance(asked, tuple) else optimizers_of(game, asked)
         if isinstance(first, Rule):
             return [Player(Together(game, self.seed), first, optimizers[0], first.team)]
-        return players(game, (first, self._strategy(second, first.team)), optimizers)
-
-    def _strategy(self, asked: Any, team: Team | None = None) -> Strategy:
-        """The strategy asked for, on the ranks that were given, else on `team`."""
-        strategy = strategies.get(asked) if isinstance(asked, str) else asked
-        strategy.join(team if self.team is None else self.team)
-        return strategy
+        return players(game, (first, second), optimizers)
 
     def _choose(self, player: Player) -> Choice:
         """Choose the player's optimizer, by which its strategy trains its replica."""

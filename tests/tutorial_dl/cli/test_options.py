@@ -31,7 +31,9 @@ from tutorial_dl.config import (
     read,
     taken_by,
 )
+from tutorial_dl.options import monitor_of
 from tutorial_dl.training import schedules
+from tutorial_dl.training.callbacks import EarlyStopping
 from tutorial_dl.training.ranks import ranks_of, with_ranks
 
 ROOT = Path(__file__).parents[3]
@@ -264,6 +266,7 @@ def test_defaults_and_ranges_are_those_of_the_rules():
         ({"ranks": 6, "tensor": 2, "pipeline": 2}, "2 stages of tensor groups of 2"),
         ({"monitor": "val_loss"}, "--monitor has no effect without --patience or --save-best"),
         ({"monitor": "val_x", "patience": 1}, "say what is better, val_x:max or val_x:min"),
+        ({"monitor": "loss_auc_x", "patience": 1}, "loss_auc_x:max or loss_auc_x:min"),
         (
             {"ranks": 4, "context": 2, "tensor": 3},
             "context groups of 2 x 3 ranks: use a multiple of 6",
@@ -301,6 +304,22 @@ def test_defaults_and_ranges_are_those_of_the_rules():
 def test_options_that_do_not_fit(options, line):
     with pytest.raises(ValueError, match=re.escape(line)):
         RunConfig.of(**options).check()
+
+
+@pytest.mark.parametrize(
+    ("name", "rising"),
+    [
+        ("val_accuracy", True), ("acc", True), ("val_auc_1", True), ("val_BinaryIoU", True),
+        ("f1_score", True), ("dice_score", True), ("loss", False), ("val_Loss", False),
+        ("val_iou_loss", False), ("val_accept_loss", False), ("recall_error", False),
+        ("loss_auc_x", None), ("accepted", None),
+    ],
+)  # fmt: skip
+def test_which_metrics_rise(name, rising):
+    """By the last word of the name; without --monitor alike."""
+    assert EarlyStopping(name).sign == (1 if rising else -1)
+    if rising is not None:
+        assert monitor_of(name) == (name, "max" if rising else "min")
 
 
 def test_options_that_fit():

@@ -18,6 +18,7 @@ import horovod_networks
 import horovod_shapes
 import horovod_training
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tutorial_dl.horovod.tensorflow as hvd
@@ -39,12 +40,22 @@ ON_TWO = [
 
 def run():
     """Run the checks for this number of ranks; an error names the check that fails."""
+    refuses_places()
     tf.get_logger().setLevel("ERROR")  # no warnings that functions are traced again
     hvd.init()
     for check in [*EVERYWHERE, *(ON_THREE if hvd.size() == 3 else ON_TWO)]:
         with named(check):
             check()
     hvd.shutdown()
+    refuses_places()
+
+
+def refuses_places():
+    """Before `init` and after `shutdown` no one has a place."""
+    for name in ("", "local_", "cross_"):
+        for call in (f"{name}rank", f"{name}size"):
+            with pytest.raises(ValueError, match=r"not been initialized: call hvd.init\(\) first"):
+                getattr(hvd, call)()
 
 
 def run_shapes():

@@ -219,3 +219,10 @@ def test_wrong_use_is_refused():
         replica.check(Curve(), [])
     with pytest.raises(TypeError, match="is not a model"):
         replica.check({}, [LINE])
+    old = Curve()
+    old.constrained = True
+    older = type("Mine", (Curve,), {"computes_in_float16": True})()
+    for model, name in ((old, "Curve.constrained"), (older, "Mine.computes_in_float16")):
+        words = rf"^{name}: write traits = Traits\({name.partition('.')[2]}=...\) instead$"
+        with pytest.raises(TypeError, match=words):
+            replica.of(model)

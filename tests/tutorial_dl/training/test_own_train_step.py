@@ -16,6 +16,7 @@ def samples():
 
 def steps():
     """{name: function of (model, batch), what a user would write as train_step}"""
+    import keras
     import tensorflow as tf
 
     def forward(model, x, y):
@@ -124,6 +125,41 @@ def steps():
             weight.assign(0.9 * weight)
         return plain(model, data)
 
+    def by_property(model, data):
+        return None if model.turn > 10 else plain(model, data)
+
+    by_layer = by_spectral = plain
+
+    def by_dict(model, data):
+        x, y = data
+        return plain(model, (model.nets["drop"](x, training=True), y))
+
+    def by_seed(model, data):
+        """As variational autoencoders do; with a mean of its own over batches."""
+        x, y = data
+        model.per_batch.update_state(3.0)
+        return plain(model, (x + keras.random.normal(tf.shape(x), seed=model.nets["seed"]), y))
+
+    def summed(model, data):
+        """Like by_seed, and a sum over samples."""
+        x, y = data
+        x += keras.random.normal(tf.shape(x), seed=model.nets["seed"])
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((model(x, training=True) - y) ** 2)
+        weights = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+    def gently(model, data):
+        """Clipped where the present gradients aren't, nor those at larger weights."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = forward(model, x, y)
+        weights = model.trainable_variables
+        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, weights), 3.0)
+        model.optimizer.apply(gradients, weights)
+        return model.get_metrics_result()
+
     def silent(model, data):
         plain(model, data)
         return {}
@@ -135,20 +171,48 @@ def steps():
     return locals()
 
 
+def counted_call(model, x, training=None, mask=None):
+    if training:
+        x = x + 0 * float(model.optimizer.iterations)
+    return super(type(model), model).call(x, training=training, mask=mask)
+
+
+def dropping():
+    """A layer that drops, whatever it is told."""
+    import keras
+
+    class Dropping(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.drop = keras.layers.Dropout(0.4)
+            self.normal = keras.layers.BatchNormalization()
+
+        def call(self, x):
+            return self.normal(self.drop(x, training=True), training=True)
+
+    return Dropping()
+
+
 def made(name, drops=False, masked=False):
     """A compiled model with the train_step of this name; None: Keras's."""
     import keras
 
-    own = {} if name is None else {"train_step": steps()[name]}
+    own = {} if name is None else {"train_step": steps().get(name) or steps()["plain"]}
+    own["turn"] = property(lambda model: model.optimizer.iterations)
+    if name == "by_call":
+        own["call"] = counted_call
     keras.utils.set_random_seed(3)
     inputs = keras.Input((4,))
-    x = keras.layers.Dense(6, "tanh")(inputs)
+    x = keras.layers.Dense(6, "tanh")
+    x = (keras.layers.SpectralNormalization(x) if name == "by_spectral" else x)(inputs)
+    x = dropping()(x) if name == "by_layer" else x
     x = keras.layers.BatchNormalization()(keras.layers.Dropout(0.4)(x)) if drops else x
     x = keras.layers.Masking()(keras.layers.Reshape((1, 6))(x)) if masked else x
     outputs = keras.layers.Dense(1, "sigmoid", kernel_regularizer="l2")(x)
     model = type("Mine", (keras.Model,), own)(inputs, outputs, name="mine")
     metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
-    if name == "of_batches":
+    model.nets = {"drop": keras.layers.Dropout(0.4), "seed": keras.random.SeedGenerator(4)}
+    if name in ("of_batches", "by_seed"):
         model.per_batch = keras.metrics.Mean(name="per_batch")
     model.compile(keras.optimizers.SGD(RATE, 0.5), "binary_crossentropy", metrics=metrics)
     return model
@@ -231,12 +295,43 @@ def test_three_ranks_train_as_fit_does(on_ranks):
     on_ranks(3, several_without_samples, keras=True)
 
 
+@pytest.mark.parametrize("name", ["by_layer", "by_dict", "by_seed", "by_spectral"])
+def test_steps_that_ranks_can_share(name):
+    from tutorial_dl import replica
+
+    ours = replica.of(made(name))
+    before = ours.parameters.copy()
+    ours.try_out(tuple(part[:12] for part in samples()), shared=True)
+    np.testing.assert_array_equal(ours.parameters, before)
+    assert not ours.step.whole.metrics
+    by_batch = [metric.name for metric in ours.training.by_batch]
+    assert by_batch == ["per_batch"] * (name == "by_seed")
+    ours.compute_gradient(tuple(part[:12] for part in samples()))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("summed", "gradients of two parts of a batch that do not add up to it"),
+        ("gently", "clips gradients or changes them otherwise"),
+    ],
+)
+def test_steps_that_ranks_can_not_share(name, words):
+    from tutorial_dl import replica
+
+    x, y = samples()
+    with pytest.raises(ValueError, match=f"'mine': its train_step .*{words}"):
+        replica.of(made(name)).try_out((x[:12], y[:12]), shared=True)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("twice", "applies gradients more than once"),
         ("others", "applies gradients to weights that are not trainable"),
         ("counts", "reads optimizer.iterations, which others count here"),
+        ("by_property", "reads optimizer.iterations, which others count here"),
+        ("by_call", "reads optimizer.iterations, which others count here"),
         ("directly", "changes weights without the compiled optimizer"),
         ("silent", "returns no 'loss'"),
         ("none", "applies no gradients by the compiled optimizer"),

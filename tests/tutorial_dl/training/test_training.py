@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rank_tests import with_ranks
 
-from numba_kernels import PeerError
+from numba_kernels import PeerError, launch
 from tutorial_dl import Team, Trainer, data, models, strategies
 from tutorial_dl.runtime.evaluation import evaluate
 from tutorial_dl.training import History
@@ -134,6 +134,27 @@ def test_a_failure_in_any_method_is_reported(folder):
             getattr(trainer, call)(*([] if call == "check_agreement" else [1]))
             team.barrier()
         team.recover()
+
+
+DATA_DIFFER = """
+import numpy as np
+from numba_kernels import launch
+from tutorial_dl import Trainer
+from tutorial_dl.replica import CurveReplica
+
+x = np.linspace(0, 1, 60)
+y = x**2
+if launch.rank() == 1:
+    y[3] = np.nan
+Trainer(CurveReplica(2), (x, y), progress=False).fit(1)
+"""
+
+
+def test_a_script_ends_if_the_data_of_one_rank_are_wrong():
+    """Without a team: the Trainer makes it before it looks at data that may fail."""
+    done = launch.run_ranks(2, ["-c", DATA_DIFFER], timeout=60, capture=True)
+    assert done.returncode
+    assert "PeerError: rank 1 failed" in done.stderr and "ValueError: data" in done.stderr
 
 
 # Curves of a history ---------------------------------------------------------------------------

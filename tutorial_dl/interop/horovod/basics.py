@@ -272,7 +272,8 @@ def size() -> int:
 
 
 def _node() -> tuple[int, ...]:
-    return next(node for node in _nodes if rank() in node)
+    mine = rank()
+    return next(node for node in _nodes if mine in node)
 
 
 def local_rank() -> int:

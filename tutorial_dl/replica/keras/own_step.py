@@ -1,21 +1,18 @@
 """Keras models with a `train_step` of their own: the gradients that it applies, not applied.
 
-The step is called with a stand-in for the model, whose `optimizer` takes the gradients that are
-handed to `apply`, and leaves the weights alone; the strategy then updates them. On one rank that is
-what Keras does. If several ranks share a batch, the mean of their gradients must be the gradient of
-the whole batch. No one can tell from the code of a `train_step`, so it is tried out on a few
-samples (`check`):
-
-    whole batch = its parts:  g(a + b) = (n_a g(a) + n_b g(b)) / (n_a + n_b)
-
-at the present weights, and at weights that are many times as large, where gradients are large, too:
-gradients that are clipped do not add up there. What fails, such as a contrastive loss or clipping
-within `train_step`, is refused.
+While the step runs, the model has another `optimizer`, which takes the gradients that are handed to
+`apply`, and leaves the weights alone; the strategy then updates them. On one rank that is what
+Keras does. If several ranks share a batch, the mean of their gradients must be the gradient of the
+whole batch. No one can tell from the code of a `train_step`, so it is tried out on a few samples
+(`check`) as a loss is (try_out.py), at the present gradient, and at one that is made many times as
+large: gradients that are clipped do not grow, or do not add up there. What fails, such as a
+contrastive loss or clipping within `train_step`, is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from inspect import getattr_static
 from types import FunctionType, MethodType
 from typing import Any
@@ -23,16 +20,20 @@ from typing import Any
 import numpy as np
 
 from tutorial_dl.data.dataset import Batch, Data
-from tutorial_dl.replica.keras.metrics import packed
+from tutorial_dl.replica.keras.metrics import packed, states_of, unchanged
+from tutorial_dl.replica.keras.try_out import TryOut, statistics_kept
 from tutorial_dl.tensorflow_chatter import quiet
 
 with quiet():
     import keras
     import tensorflow as tf
 
-LARGER = (64.0, 16.0, 4.0)  # times the weights; the first that gives finite gradients
-NEAR = 1e-4  # relative to the largest entry, for two ways to the same gradient in float32
-NEAR_HALF = 2e-2  # where layers compute in half precision
+# What makes gradients large: factors of them within activations, and of weights; the first that is
+# found to do so, and gives finite ones, counts.
+FACTORS = (2.0**20, 2.0**10, 2.0**5, 2.0)
+OF_WEIGHTS = (64.0, 16.0, 4.0)
+LARGE = 16  # times the gradient at the start
+REPEATED = 4  # times the samples; a sum over samples would be so much larger
 
 
 def has_own_step(model: keras.Model) -> bool:
@@ -100,58 +101,47 @@ class Recorder:
 
 
 class StandIn:
-    """Stands in for a layer, or for the model as the `self` of its own train_step.
+    """Stands in for the model as the `self` of its own train_step.
 
-    All is the layer's, but for the optimizer of a model, and for layers that are called in
-    inference mode. Methods of the user's run with the stand-in, so that they meet it, too.
+    All is the model's; but its methods that are a `tf.function` keep the tensors of their first
+    graph, so they are called as they were before `tf.function`.
     """
 
-    def __init__(self, layer: keras.Layer, inference: bool, optimizer: Recorder | None = None):
-        vars(self).update(_layer=layer, _inference=inference, _optimizer=optimizer)
+    def __init__(self, model: keras.Model) -> None:
+        vars(self)["_model"] = model
 
     @property
     def __class__(self) -> type:  # for `super()` and isinstance
-        return type(self._layer)
+        return type(self._model)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        if self._inference and options.get("training"):
-            options["training"] = False
-        return self._layer(*args, **options)
+        return self._model(*args, **options)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "optimizer" and self._optimizer is not None:
-            return self._optimizer
-        found = getattr(self._layer, name)
-        method = getattr_static(type(self._layer), name, None)
-        method = getattr(method, "python_function", method)  # of a tf.function
+        method = getattr_static(type(self._model), name, None)
+        method = getattr(method, "python_function", method)
         if isinstance(method, FunctionType) and method.__module__.split(".")[0] != "keras":
             return MethodType(method, self)
-        return self._stands_in(found) if self._inference else found
-
-    def _stands_in(self, found: Any) -> Any:
-        if isinstance(found, keras.Layer):
-            return StandIn(found, True)
-        if isinstance(found, list | tuple) and any(isinstance(x, keras.Layer) for x in found):
-            return [self._stands_in(x) for x in found]
-        return found
+        return getattr(self._model, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._layer, name, value)
+        setattr(self._model, name, value)
 
 
-def loss_and_gradients(
-    model: keras.Model, batch: Any, loss_scale: Any, inference: bool = False
-) -> tuple[Any, list]:
+def loss_and_gradients(model: keras.Model, batch: Any, loss_scale: Any) -> tuple[Any, list]:
     """What `train_step` says is the loss of a batch, and loss_scale * what it would apply.
 
-    The model's metrics hold the numbers of this batch afterwards. `inference`: layers that it calls
-    with training=True compute as with training=False.
+    The model's metrics hold the numbers of this batch afterwards.
     """
     recorder = Recorder(model, loss_scale)
     step = type(model).train_step
     step = getattr(step, "python_function", step)  # of a tf.function, whose tensors are its own
     model.reset_metrics()
-    logs = step(StandIn(model, inference, recorder), batch)
+    model.optimizer = recorder  # also for what layers, properties and other functions read of it
+    try:
+        logs = step(StandIn(model), batch)
+    finally:
+        model.optimizer = recorder.optimizer
     if recorder.gradients is None:
         raise complain(model, "applies no gradients by the compiled optimizer")
     if not isinstance(logs, dict) or "loss" not in logs:
@@ -162,11 +152,22 @@ def loss_and_gradients(
     return tf.convert_to_tensor(logs["loss"]), gradients
 
 
+@contextmanager
+def kept(model: keras.Model) -> Iterator[None]:
+    """Within, batch normalisation computes as in inference; afterwards states are as before."""
+    trained, eager = model.trainable_variables, tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)  # or a layer's graph would keep what is tried out
+    try:
+        with unchanged(model), statistics_kept(model):
+            for variable in trained:
+                variable.trainable = True
+            yield
+    finally:
+        tf.config.run_functions_eagerly(eager)
+
+
 def check(model: keras.Model, parameters: np.ndarray, batch: Batch, shared: bool) -> None:
     """Raise ValueError if gradients of parts of a batch do not add up to the whole batch's.
-
-    Layers are in inference mode meanwhile: masks of dropout would differ between whole and parts.
-    The caller restores what else the step changes (`metrics.unchanged`).
 
     Args:
         parameters: The memory of the model's trainable weights, which is restored.
@@ -174,47 +175,119 @@ def check(model: keras.Model, parameters: np.ndarray, batch: Batch, shared: bool
         shared: Whether ranks share batches. If not, only the weights are checked, which the step
             must leave alone.
     """
-    data, weights = Data(*batch), [v.numpy() for v in model.trainable_variables]
-    one = tf.constant(1.0, model.trainable_variables[0].dtype)
-
-    def gradient(samples: slice) -> np.ndarray:
-        given = keras.tree.map_structure(tf.constant, data.take(samples))
-        found = loss_and_gradients(model, packed(*given), one, inference=True)[1]
-        own = zip(model.trainable_variables, found, strict=True)
-        parts = [tf.zeros_like(v.value) if g is None else tf.convert_to_tensor(g) for v, g in own]
-        return np.concatenate([np.asarray(p, np.float64).ravel() for p in parts])
-
-    whole = gradient(slice(None))
-    after = [v.numpy() for v in model.trainable_variables]
-    if any((a != b).any() for a, b in zip(weights, after, strict=True)):
-        raise complain(model, "changes weights without the compiled optimizer")
-    if not shared or len(data) < 2:
+    tried = GradientTryOut(model, batch)
+    start = tried.whole()
+    if not shared or tried.n < 2:
         return
-    halves = {layer.compute_dtype for layer in model._flatten_layers()} & {"float16", "bfloat16"}
-    near = NEAR_HALF if halves else NEAR
-    if not _alike(whole, gradient(slice(None)), near):
+    if not tried._alike(start, tried.whole()):
         raise complain(model, "draws random numbers, so it can't be tried out for several ranks")
-    if not _adds_up(gradient, len(data), near):
+    if not tried.adds_up():
         raise complain(model, "has gradients of two parts of a batch that do not add up to it")
-    before = parameters.copy()
-    try:
-        for factor in LARGER:
-            parameters[:] = before * before.dtype.type(factor)
-            if np.isfinite(gradient(slice(None))).all():
-                if not _adds_up(gradient, len(data), near):
-                    raise complain(model, "clips gradients or changes them otherwise")
+    least = LARGE * np.abs(start).max()
+    for larger in larger_gradients(model, parameters):
+        with larger:
+            found = tried.whole()
+            if np.isfinite(found).all() and np.abs(found).max() > least:
+                if tried.adds_up():
+                    return
                 break
+    raise complain(model, "clips gradients or changes them otherwise")
+
+
+class GradientTryOut(TryOut):
+    """Tries out the gradients that a train_step applies.
+
+    Attributes:
+        draws: Whether the step has drawn random numbers by generators of Keras.
+    """
+
+    draws = False
+    _largest = 0.0  # entry of a gradient by its samples; parts of a batch may cancel out
+
+    def __init__(self, model: keras.Model, batch: Batch) -> None:
+        super().__init__(model, batch)
+        self._seeds = [v for v in states_of(model) if v.path.endswith("seed_generator_state")]
+        kind = keras.layers.SpectralNormalization  # it assigns its kernel, and may
+        own = {id(x.kernel) for x in model._flatten_layers() if isinstance(x, kind)}
+        self._weights = [v for v in model.trainable_variables if id(v) not in own]
+
+    def gradient(self, batch: Batch) -> np.ndarray:
+        """What the step applies for a batch, as one vector."""
+        one = tf.constant(1.0, self.model.trainable_variables[0].dtype)
+        weights, seeds = ([v.numpy() for v in of] for of in (self._weights, self._seeds))
+        with kept(self.model):
+            given = packed(*keras.tree.map_structure(tf.constant, batch))
+            found = loss_and_gradients(self.model, given, one)[1]
+            own = zip(self.model.trainable_variables, found, strict=True)
+            parts = [tf.zeros_like(v) if g is None else tf.convert_to_tensor(g) for v, g in own]
+            self.draws = _changed(self._seeds, seeds)
+        if _changed(self._weights, weights):
+            raise complain(self.model, "changes weights without the compiled optimizer")
+        gradient = np.concatenate([np.asarray(p, np.float64).ravel() for p in parts])
+        self._largest = max(self._largest, len(Data(*batch)) * np.abs(gradient).max())
+        return gradient
+
+    def whole(self) -> np.ndarray:
+        return self.gradient(self.data.take(slice(None)))
+
+    def adds_up(self) -> bool:
+        """Whether the gradient is a mean over samples; see try_out.py."""
+        self._largest = 0.0
+        if not self.draws:
+            return self.is_mean(lambda part: self.gradient(self.data.take(part)))
+        # As for a loss, other masks are drawn for parts.
+        if self.mixes(self.gradient):
+            return False
+        places = np.tile(np.arange(self.n), REPEATED)
+        several = self.gradient(self.data.take(places))
+        return bool(np.linalg.norm(several) < REPEATED / 2 * np.linalg.norm(self.whole()))
+
+    def _alike(self, one: np.ndarray, other: np.ndarray) -> bool:
+        return bool(np.abs(one - other).max() <= self.near * self._largest)
+
+
+def _changed(variables: list, before: list[np.ndarray]) -> bool:
+    return any((v.numpy() != old).any() for v, old in zip(variables, before, strict=True))
+
+
+def larger_gradients(
+    model: keras.Model, parameters: np.ndarray
+) -> Iterator[AbstractContextManager]:
+    """Ways to give a model larger gradients, each for the duration of a `with`.
+
+    Gradients are multiplied on their way through activations, the last one or all, which leaves
+    what the model computes as it is. Else weights are.
+    """
+    layers = [x for x in model._flatten_layers() if callable(vars(x).get("activation"))]
+    layers = [x for x in layers if not isinstance(x.activation, keras.Layer)]
+    for chosen in (layers[-1:], layers):
+        for factor in FACTORS:
+            yield amplified(chosen, factor)
+    for factor in OF_WEIGHTS:
+        yield multiplied(parameters, factor)
+
+
+@contextmanager
+def amplified(layers: list[keras.Layer], factor: float) -> Iterator[None]:
+    @tf.custom_gradient
+    def same(x: Any) -> tuple:
+        return tf.identity(x), lambda gradient: gradient * tf.cast(factor, gradient.dtype)
+
+    before = [layer.activation for layer in layers]
+    try:
+        for layer, activation in zip(layers, before, strict=True):
+            layer.activation = lambda x, of=activation: of(same(x))
+        yield
+    finally:
+        for layer, activation in zip(layers, before, strict=True):
+            layer.activation = activation
+
+
+@contextmanager
+def multiplied(parameters: np.ndarray, factor: float) -> Iterator[None]:
+    before = parameters.copy()
+    parameters *= parameters.dtype.type(factor)
+    try:
+        yield
     finally:
         parameters[:] = before
-
-
-def _adds_up(gradient: Callable[[slice], np.ndarray], samples: int, near: float) -> bool:
-    """Whether the gradients of two parts of the batch add up to that of all its samples."""
-    half = samples // 2
-    first, second = gradient(slice(0, half)), gradient(slice(half, None))
-    parts = (half * first + (samples - half) * second) / samples
-    return _alike(gradient(slice(None)), parts, near)
-
-
-def _alike(one: np.ndarray, other: np.ndarray, near: float) -> bool:
-    return bool(np.abs(one - other).max() <= near * np.abs(one).max())

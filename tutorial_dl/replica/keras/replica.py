@@ -307,8 +307,12 @@ class KerasReplica(KerasWeights):
         with unchanged(self.model):
             if own:
                 own_step.check(self.model, self.parameters, arrays, shared)
-                found.metrics += self.metrics.try_out(arrays, self._numbers_of_step)
+                with own_step.kept(self.model):
+                    found.metrics += self.metrics.try_out(arrays, self._numbers_of_step)
                 self.training.by_batch = self.metrics.by_batch
+                for i, variable in enumerate(self.variables):
+                    if id(variable) in self._normalized:  # it was assigned
+                        self._alias(i)
             found.metrics += self.metrics.try_out(arrays)
             if not (self._masked or own):
                 found.losses = tried.losses()
@@ -330,7 +334,7 @@ class KerasReplica(KerasWeights):
     def _numbers_of_step(self, batch: Batch) -> None:
         """Let the metrics hold what an own train_step makes of a batch."""
         given = packed(*keras.tree.map_structure(tf.constant, batch))
-        own_step.loss_and_gradients(self.model, given, self._loss_scale, inference=True)
+        own_step.loss_and_gradients(self.model, given, self._loss_scale)
 
     def check_batch(self, batch: Batch, shared: bool) -> None:
         """Raise ValueError if the model can't train on batches like this one.
