@@ -26,8 +26,6 @@ keras_sharded.py    a model by groups of layers, whose weights are divided; kera
 keras_checks.py     what is refused
 """
 
-import sys
-
 import lazy_loader
 
 _find, __dir__, __all__ = lazy_loader.attach(
@@ -51,9 +49,7 @@ _find, __dir__, __all__ = lazy_loader.attach(
 
 def __getattr__(name: str):
     if name in ("ContextReplica", "LayeredTensorReplica"):
-        # `from ... import` would lose the words of an AttributeError, and hasattr() needs one
-        imported = sys._getframe(1).f_code.co_name == "_handle_fromlist"
-        raise (ImportError if imported else AttributeError)(
+        raise ImportError(  # its words come through an import as they are
             f"model_parallel.{name} is gone: train a Keras model, such as gpt, by "
             "KerasContextReplica or KerasTensorReplica; the lessons in numpy are RingAttention and "
             "TensorReplica"
