@@ -113,10 +113,28 @@ for file in sorted(p for p in files if p.name != "__main__.py"):
     before = after
 assert len(files) > 250 and not changes, changes
 rooms = ("interop.", "horovod.", "replica.keras", "replica.tensorflow", "cli.keras_ranks",
-         "model_parallel.keras", "model_parallel.reductions", "bench.networks", "models.")
+         "model_parallel.keras", "model_parallel.proposing", "model_parallel.reductions",
+         "training.prediction", "tuning.regret", "bench.networks", "models.")
 assert all(name.startswith(tuple("tutorial_dl." + r for r in rooms)) for name in without), without
 assert "numba_kernels.team.failure" in sys.modules and "tutorial_dl.training.trainer" in sys.modules
 """
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("from tutorial_dl.training.prediction import step_seconds", "tutorial_dl.simulate.steps"),
+        ("from tutorial_dl.course.foundations import Cut", "simulate.Cut"),
+        ("from tutorial_dl.course.foundations import Job", "simulate.Job"),
+        ("from tutorial_dl.course.foundations import Machine", "simulate.gpus"),
+        ("from tutorial_dl.tuning.regret import search", "tutorial_dl.tuning.problems"),
+        ("from tutorial_dl.model_parallel import proposing", "tutorial_dl.simulate.cuts"),
+        ("import tutorial_dl.model_parallel.proposing", "tutorial_dl.simulate.cuts"),
+    ],
+)
+def test_what_is_gone_says_what_to_write_now(line, instead):
+    with pytest.raises(ImportError, match=f"is gone: write .*{instead}"):
+        exec(line)
 
 
 def test_no_import_changes_the_process():

@@ -18,5 +18,8 @@ def near(name: str, known: Iterable[str]) -> str | None:
 
 
 def cut(text: str) -> str:
-    """The text; of a word that is too long, as a mistyped value may be, its beginning and end."""
-    return re.sub(rf"\S{{{LONGEST},}}", lambda word: f"{word[0][:60]}...{word[0][-20:]}", text)
+    """The text; of a word that is too long, as a mistyped value may be, its beginning and end.
+
+    Paths stay as they are.
+    """
+    return re.sub(rf"[^\s/]{{{LONGEST},}}", lambda word: f"{word[0][:60]}...{word[0][-20:]}", text)

@@ -36,14 +36,19 @@ def table(steps, rank: int, ranks: int, n: int, edges=None, more: tuple = ()) ->
         return rank if edges[last] > edges[first] else -1, edges[first], edges[last]
 
     of_sent, of_received = edges or (None, None)
-    rows = [
-        (
-            *place(step.to, step.chunks, *step.sent, of_sent),
-            *place(step.source, step.chunks, *step.received, of_received),
-            step.does,
+    if hasattr(steps, "py_func"):
+        raise ValueError(
+            "an algorithm is a function steps(rank, ranks) that yields steps, not a compiled kernel"
         )
-        for step in steps(rank, ranks, *more)
-    ]
+    rows = []
+    for step in steps(rank, ranks, *more):
+        for other, (first, last) in ((step.to, step.sent), (step.source, step.received)):
+            chunks = step.chunks if edges is None else last
+            if other >= ranks or (other >= 0 and not 0 <= first < last <= chunks):
+                raise ValueError(f"{step} does not fit {ranks} ranks and {step.chunks} chunks")
+        sent = place(step.to, step.chunks, *step.sent, of_sent)
+        received = place(step.source, step.chunks, *step.received, of_received)
+        rows.append((*sent, *received, step.does))
     kept = [row for row in rows if row[TO] >= 0 or row[SOURCE] >= 0]
     return np.array(kept, np.int64).reshape(-1, 7)
 

@@ -27,7 +27,8 @@ def in_one_line(error: Exception) -> str:
     """What typer has to say about a command line."""
     text = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")
     instead = ELSEWHERE.get(getattr(error, "option_name", ""))
-    if instead is not None:
+    own = [name for one in error.ctx.command.params for name in one.opts] if instead else ()
+    if instead in own:
         text = f"{text.partition(' (')[0]}; it is {instead} here"
     return cut(f"{text}; see --help") if text else ""
 

@@ -127,7 +127,9 @@ def _import_of(name: str, value: object) -> str:
         alias = "" if name == value.__name__ else f" as {name}"
         return f"import {value.__name__}{alias}"
     where, own = getattr(value, "__module__", None), getattr(value, "__name__", None)
-    for module in (str(where).partition(".")[0], where):  # a package shows most of what it has
+    parts = [part for part in str(where).split(".") if part != "src" and part[0] != "_"]
+    public = [".".join(parts[: n + 1]) for n in range(len(parts))]
+    for module in (*public, where):  # a package shows most of what it has
         if own and module != "__main__" and getattr(sys.modules.get(module), own, None) is value:
             return f"from {module} import {own}{'' if own == name else f' as {name}'}"
     return ""

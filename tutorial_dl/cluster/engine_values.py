@@ -51,7 +51,11 @@ def _result(shell, what: str, text: str, *values) -> list:
     if what == "get":
         value = eval(_compiled(shell, text, "eval"), shell.user_ns)
         told = f"{text} is"
-        advice = "ask for a part of it, such as an attribute, or compute in a %%px cell"
+        plain = bool | int | float | str | list | dict
+        own = getattr(value, "__dict__", {}).items()  # which runs no code of the value's
+        names = (name for name, each in own if name[0] != "_" and isinstance(each, plain))
+        part = next((f'c["{text}.{name}"]' for name in names), "an attribute")
+        advice = f"ask for a part of it, such as {part}, or compute in a %%px cell"
     else:
         function, args, kwargs = values
         inner = function.func if isinstance(function, functools.partial) else function

@@ -7,7 +7,6 @@ optimizer_choice.py, schedules.py  the optimizer, and learning rates by step
 callbacks.py, keras_callbacks.py   what is called after each epoch; log.py: a file of its rows
 progress.py   what rank 0 shows meanwhile
 timeline.py   what every rank does when; span_kinds.py, timeline_figure.py: how it is drawn
-prediction.py how fast training should be
 """
 
 import lazy_loader

@@ -139,15 +139,14 @@ class Plan:
 
     def _strategies(self) -> tuple[Strategy, ...]:
         """The strategy of each player, on the ranks that were given. Collective."""
-        held = getattr(self.model, "holding", None)
+        held, asked = getattr(self.model, "holding", None), self.strategy
         team, found = held.team if isinstance(held, Holding) else None, []
-        game = isinstance(self.model, Game)
-        both = self.strategy if game and isinstance(self.strategy, tuple) else (self.strategy,) * 2
-        for asked in both[: 1 + game]:
-            strategy = strategies.get(asked) if isinstance(asked, str) else asked
-            strategy.join(team if self.team is None else self.team)
-            team = strategy.team
-            found.append(strategy)
+        if not isinstance(asked, tuple):
+            asked = (asked,) * (1 + isinstance(self.model, Game))
+        for one in asked:
+            found.append(strategies.get(one) if isinstance(one, str) else one)
+            found[-1].join(team if self.team is None else self.team)
+            team = found[-1].team
         return tuple(found)
 
     def _players(self, first: Strategy, second: Strategy | None = None) -> list[Player]:

@@ -101,6 +101,7 @@ class Trainer:
         self.loop, self.progress = plan.loop(), plan.progress
         self.run = self.loop.run
 
+    Plan.__init__.__qualname__ = "Trainer"  # in errors of Python's about arguments
     __init__.__signature__ = inspect.signature(Plan.__init__)
 
     @classmethod

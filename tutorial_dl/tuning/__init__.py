@@ -35,7 +35,6 @@ _attached, __dir__, __all__ = lazy_loader.attach(
 GONE = {
     "Parameter": "write Space.of({name: {'type': ...}}), or Space.of({name: distribution}) with a "
     "distribution of Optuna's",
-    "regret": "write tuning.problems.search",
 }
 
 

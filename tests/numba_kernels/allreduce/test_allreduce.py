@@ -6,6 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from digests import Digests
+from numba import njit
+
+from numba_kernels.allreduce.steps import Step, send
 
 from numba_kernels.allreduce.schedules import SCHEDULES
 
@@ -228,6 +231,13 @@ def bad_arguments():
         ValueError, match=r"unknown algorithm 'rings'; choose one of auto, shared_memory"
     ):
         team.allreduce(good, algorithm="rings")
+    for algorithm, what in (
+        (lambda rank, ranks: [send(ranks)], "Step.to=2, .* does not fit 2 ranks and 1 chunk"),
+        (lambda rank, ranks: [Step(0, 0, sent=(1, 2))], "does not fit 2 ranks and 1 chunk"),
+        (njit(lambda link, rank, ranks, x: x), r"yields steps, not a compiled kernel"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            team.allreduce(good, algorithm=algorithm)
     for blocks in (np.zeros(4, "float32"), np.float32(0)):
         with pytest.raises((TypeError, ValueError), match=r"blocks, one per rank|numpy array"):
             team.alltoall(blocks)

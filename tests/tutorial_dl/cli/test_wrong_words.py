@@ -62,6 +62,8 @@ WRONG = {
         ("hogwild --every 2", "every"),
     ],
     "evaluate": [
+        ("--lr 0.1", "No such option: --lr ("),  # not "it is --learning-rate here"
+        (f"--model-file {'long/' * 40}b.keras", f"there is no model file {'long/' * 40}b.keras"),
         ("--model-file no.keras", "there is no model file no.keras"),
         ("--model-file file.py", "must end in .keras, .h5 or .npz"),
         ("--model-file dense.npz", "give the model that they belong to: --model"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import signal
+import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ exec("class Only: pass", onlythere.__dict__)
         (lambda c: c.__delitem__("a b"), "del c['a b']: the brackets take a variable's name"),
         (lambda c: c.__setitem__("x", LOCK), "a lock can't be sent to the ranks (cannot pickle"),
         (lambda c: c["comm"], "comm is an Intracomm, which can't be sent to the notebook (it has"),
-        (lambda c: c["part"], "part of it, such as an attribute, or compute in a %%px cell"),
+        (lambda c: c["part"], 'part of it, such as c["part.epochs"], or compute in a %%px cell'),
         (lambda c: c.run(7), "run takes a function, got 7: c.run(function, *args)"),
     ],
 )  # fmt: skip
@@ -293,6 +294,10 @@ def test_parcels_keep_large_arrays_apart():
         ("x", 'x exists in the notebook, not on the ranks: mine["x"] = x sends it'),
         ("np", "np is imported in the notebook, not on the ranks: write import numpy as np in a"),
         ("T", "T is imported in the notebook, not on the ranks: write from tutorial_dl import Tra"),
+        (
+            "Dense",
+            "Dense is imported in the notebook, not on the ranks: write from keras.layers ",
+        ),
         ("here", 'here exists in the notebook, not on the ranks: mine["here"] = here sends it'),
         ("lock", "lock exists in the notebook, not on the ranks: make it in a %%px cell"),
         ("nothing", None),
@@ -306,8 +311,13 @@ def test_a_name_that_only_the_notebook_has(monkeypatch, name, says):
     def here():
         pass
 
+    layers, private = ModuleType("keras.layers"), ModuleType("keras.src.layers.core.dense")
+    layers.Dense = private.Dense = type("Dense", (), {"__module__": private.__name__})
+    monkeypatch.setitem(sys.modules, layers.__name__, layers)
+    monkeypatch.setitem(sys.modules, private.__name__, private)
     cluster = object()
     space = {"x": 1, "np": np, "T": Trainer, "lock": LOCK, "exit": exit, "here": here}
+    space["Dense"] = layers.Dense
     shell = SimpleNamespace(user_ns={**space, "mine": cluster}, user_ns_hidden={"exit": exit})
     monkeypatch.setattr(cell_errors, "get_ipython", lambda: shell)
     other = SimpleNamespace(name="PeerError", message="rank 1 failed: name 'x' is not defined")

@@ -103,6 +103,8 @@ def test_what_is_refused():
         Trainer(model, digits.train.inputs, team=team)
     pairs = (tuple(digits.train.take(slice(0, 99))), tuple(digits.validation.take(slice(0, 9))))
     assert Trainer(model, pairs, team=team).dataset.classes == 10
+    with pytest.raises(TypeError, match=r"^Trainer\(\) got an unexpected keyword argument 'lr'"):
+        Trainer(model, digits, lr=0.1)
     with pytest.raises(TypeError, match="is not a model"):
         Trainer("a model", digits, team=team)
     trainer = Trainer(model, digits, strategies.Synchronous(team), progress=False)

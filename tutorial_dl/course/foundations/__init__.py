@@ -13,7 +13,7 @@ Everything is in float64 and depends on numpy alone.
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
+_find, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "bases": ["Bumps", "Chebyshev", "Fourier", "Polynomial"],
@@ -37,3 +37,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         ],
     },
 )  # fmt: skip
+
+
+def __getattr__(name: str):
+    if name in ("Cut", "Job", "Machine", "Transformer", "cost", "possible", "why_not"):
+        raise ImportError(f"{name} is gone: write simulate.{name.replace('Machine', 'gpus')}")
+    return _find(name)
