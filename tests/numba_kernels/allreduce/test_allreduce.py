@@ -8,9 +8,8 @@ import pytest
 from digests import Digests
 from numba import njit
 
-from numba_kernels.allreduce.steps import Step, send
-
 from numba_kernels.allreduce.schedules import SCHEDULES
+from numba_kernels.allreduce.steps import Step, send
 
 MESSAGES = (*SCHEDULES, "mpi")
 ALGORITHMS = (*MESSAGES, "two_level", "shared_memory")
