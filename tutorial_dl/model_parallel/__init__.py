@@ -26,7 +26,7 @@ keras_sharded.py    a model by groups of layers, whose weights are divided; kera
 keras_checks.py     what is refused
 """
 
-import sys
+import inspect
 
 import lazy_loader
 
@@ -52,7 +52,7 @@ _find, __dir__, __all__ = lazy_loader.attach(
 def __getattr__(name: str):
     if name in ("ContextReplica", "LayeredTensorReplica"):
         # `from ... import` would lose the words of an AttributeError, and hasattr() needs one
-        imported = sys._getframe(1).f_code.co_name == "_handle_fromlist"
+        imported = inspect.currentframe().f_back.f_code.co_name == "_handle_fromlist"
         raise (ImportError if imported else AttributeError)(
             f"model_parallel.{name} is gone: train a Keras model, such as gpt, by "
             "KerasContextReplica or KerasTensorReplica; the lessons in numpy are RingAttention and "
