@@ -31,12 +31,12 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-    "numba_kernels": 13275,
+    "numba_kernels": 13280,
     "course": 7570,
-    "model_parallel": 5825,
-    "cluster": 5637,
+    "model_parallel": 5830,
+    "cluster": 5645,
     "replica": 6195,
-    "tuning": 4070,
+    "tuning": 4080,
     "runtime": 3600,
     "data": 3330,
     "training": 3220,
@@ -44,7 +44,7 @@ ABOVE = {  # the most lines that these may have until they are within their budg
     "cli config options": 3405,
     "strategies": 1750,
     "layout": 1100,
-    "models checkpoint quality (files)": 2585,
+    "models checkpoint quality (files)": 2590,
 }
 
 

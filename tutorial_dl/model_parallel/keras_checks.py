@@ -28,11 +28,9 @@ def refusing(way: str) -> Callable[[str, str], NoReturn]:
 def check_model(
     model: Any, way: str, mixed: bool = False, methods: Sequence[str] = ("call", *METHODS)
 ) -> None:
-    """What no way of dividing a model takes.
+    """What no way of dividing a model takes; `mixed`: layers may compute in half precision.
 
-    Args:
-        mixed: Whether layers may compute in half precision.
-        methods: What its class must not have, for where another model is computed it would be lost.
+    `methods` of its class would be lost where another model is computed.
     """
     refuse = refusing(way)
     if not getattr(model, "inputs", None) or has_own_step(model):

@@ -101,8 +101,7 @@ class Divided:
     def _attention(self, call: Call, given: Any) -> Any:
         arguments, layer = rules.attention(call, *given), call.operation
         ring = self.sequences.ring(bool(arguments.get("use_causal_mask")))
-        ring_name = self._graph.name_for(layer, "ring")
-        heads = RingHeads(ring_name, layer, ring, dtype=layer.dtype_policy)
+        heads = RingHeads(self._graph.name_for(layer, "ring"), layer, ring)
         names = [name for name in ("query", "value", "key") if arguments.get(name) is not None]
         return heads(**{name: self._part(arguments[name]) for name in names})
 

@@ -78,14 +78,14 @@ class Graph:
             self.model, clone_function=lambda layer: layer, call_function=call
         )
 
-    def rebuilt(self, call: Callable[[Call, tuple, dict], Any], ends: Callable | None) -> Any:
+    def rebuilt(self, call: Callable[[Call, tuple, dict], Any], ends: Callable[[Any], Any]) -> Any:
         """Another model: what `call(the call here, args, kwargs)` computes in place of each call.
 
-        `ends(t)` may replace its outputs.
+        `ends(t)` replaces its outputs.
         """
         calls = iter(self._calls)
         made = self._cloned(lambda _, *args, **kwargs: call(next(calls), args, kwargs))
-        outputs = made.output if ends is None else keras.tree.map_structure(ends, made.output)
+        outputs = keras.tree.map_structure(ends, made.output)
         return keras.Model(made.input, outputs, name=self.model.name)
 
     def name_for(self, one: Any, suffix: str) -> str:

@@ -173,10 +173,8 @@ class PartOfDropout(Between):
         mine: The numbers of this rank's.
     """
 
-    def __init__(
-        self, name: str, whole, axis: int, length: int, mine: Sequence[int], **options
-    ) -> None:
-        super().__init__(name, **options)
+    def __init__(self, name: str, whole, axis: int, length: int, mine: Sequence[int]) -> None:
+        super().__init__(name, dtype=whole.dtype_policy)
         self.whole, self.axis, self.length, self.mine = whole, axis, length, mine
         self.stands_for = whole.name
 
@@ -199,8 +197,8 @@ class RingHeads(Between):
     It uses the weights of `layer`, and its dense layers, which compute each position by itself.
     """
 
-    def __init__(self, name: str, layer, ring: RingAttention, **options) -> None:
-        super().__init__(name, **options)
+    def __init__(self, name: str, layer, ring: RingAttention) -> None:
+        super().__init__(name, dtype=layer.dtype_policy)
         self.layer, self.ring, self.stands_for = layer, ring, layer.name
         self.built = True
 

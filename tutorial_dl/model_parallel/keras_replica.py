@@ -151,10 +151,6 @@ class KerasPartReplica(KerasReplica):
         y = keras.tree.map_structure(self.sequences.take, y)
         return x, y, self.sequences.take(w) if of_positions else w
 
-    def part(self, batch: Batch) -> Batch:
-        """Whole inputs, of which the model takes its part, and this rank's part of targets."""
-        return self.arrays(batch)[:2]
-
     def check_part(self, batch: Batch) -> None:
         """Raise ValueError if loss or metrics are none of positions, or targets have none."""
         if self.sequences is None:

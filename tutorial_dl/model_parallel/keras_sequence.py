@@ -25,7 +25,6 @@ from typing import Any
 
 from tutorial_dl.model_parallel import keras_context_rules
 from tutorial_dl.model_parallel.keras_context_rules import is_dropout, positions_in
-from tutorial_dl.model_parallel.keras_graph import Call
 from tutorial_dl.model_parallel.keras_rules import CONVOLUTIONS
 from tutorial_dl.replica.keras.graphs import keras
 
@@ -62,8 +61,10 @@ class SequencePlan:
         self._able = {id(call) for call in calls if self._is_able(call)}
         entering: set[int] = set()  # tensors that layers which are cut take, by way of able calls
         for call in reversed(calls):
-            able = id(call) in self._able and any(id(t) in entering for t in call.output_tensors)
-            if able or (cut.kind(call) in ("columns", "heads") and not_convolving(call)):
+            takes = id(call) in self._able and any(id(t) in entering for t in call.output_tensors)
+            if not isinstance(call.operation, CONVOLUTIONS):
+                takes |= cut.kind(call) in ("columns", "heads")
+            if takes:
                 entering |= {id(t) for t in call.input_tensors if self._divides(t)}
         self.on: set[int] = set()
         given: set[int] = set()  # tensors of which ranks have parts
@@ -94,7 +95,7 @@ class SequencePlan:
     def _can_give(self, call: Any) -> bool:
         """Whether a call is a layer that is cut, which can give each rank a part."""
         kind, layer = self.cut.kind(call), call.operation
-        if kind not in ("rows", "heads") or not not_convolving(call):
+        if kind not in ("rows", "heads") or isinstance(layer, CONVOLUTIONS):
             return False
         activation = getattr(layer, "activation", None) if kind == "rows" else None
         known = getattr(activation, "__name__", "linear") in keras_context_rules.ACTIVATIONS
@@ -132,10 +133,6 @@ class SequencePlan:
             return after <= sum(map(width, some))
         before = [t for t in call.input_tensors if id(t) in self._weighted]
         return entering and sum(map(width, before)) <= after
-
-
-def not_convolving(call: Call) -> bool:
-    return not isinstance(call.operation, CONVOLUTIONS)
 
 
 def width(t: Any) -> int:

@@ -66,11 +66,10 @@ class KerasStage(Stage):
         self.inputs, self.given = computes.inputs, computes.outputs
         self.variables, self.whole = variables, whole
         self._weights = [v.value for v in variables]
-        floats_in, self._floats_out = (
+        self._floats_in, self._floats_out = (
             [i for i, t in enumerate(tensors) if keras.backend.is_float_dtype(t.dtype)]
-            for tensors in (self.inputs, self.given)
+            for tensors in ([] if begins else self.inputs, self.given)
         )
-        self._floats_in = [] if begins else floats_in
         self._steps = 0
         self._graphs: dict[bool, Any] = {}  # by whether it trains
         self._losses: dict[Any, Any] = {}  # graphs, by shapes of samples

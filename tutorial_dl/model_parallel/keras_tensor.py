@@ -189,9 +189,8 @@ class Cut:
         if isinstance(operation, keras.layers.Dropout) and operation.rate:
             n = inputs[0].shape[-1]
             mine = np.arange(self.team.rank * n, (self.team.rank + 1) * n)
-            how = {"dtype": operation.dtype_policy}
             name = self.graph.name_for(operation, "part")
-            operation = PartOfDropout(name, operation, -1, n * self.team.size, mine, **how)
+            operation = PartOfDropout(name, operation, -1, n * self.team.size, mine)
         return operation(*args, **kwargs)
 
     def _of_parts(self, call: Call, given: Any, inputs: list) -> Any:
@@ -200,9 +199,8 @@ class Cut:
         mine = self.sums.places(length).of(self.team.rank)
         self._partial |= {id(v) for v in getattr(layer, "trainable_weights", [])}
         if is_dropout(layer):
-            how = {"dtype": layer.dtype_policy}
-            name = self.graph.name_for(layer, "part")
-            return PartOfDropout(name, layer, 1, length, mine, **how)(self._part(layer, inputs[0]))
+            dropout = PartOfDropout(self.graph.name_for(layer, "part"), layer, 1, length, mine)
+            return dropout(self._part(layer, inputs[0]))
         given = keras_context_rules.part_of_constants(call, given, length, mine)
         args, kwargs = filled(given, partial(self._part, layer))
         return layer(*args, **kwargs)

@@ -155,7 +155,7 @@ class PipelinedReplica(Replica):
     def _part(self, batch: Batch) -> tuple[Any, Any]:
         """Inputs and targets, of which this rank takes its part if sequences are divided."""
         batch = plain_of(batch)
-        return batch if self.sequences is None else self._given.part(batch)
+        return batch if self.sequences is None else self._given.arrays(batch)[:2]
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
         """Fill `gradient`; returns (mean loss, samples) on every rank. Collective over the pipe.

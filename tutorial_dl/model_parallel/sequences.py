@@ -25,7 +25,14 @@ class Sequences:
     """
 
     def __init__(self, team: Collectives, causal: bool, length: int) -> None:
-        check_length(length, team.size)
+        if length < 1 or length % team.size:
+            able = [str(n) for n in range(1, length + 1) if length % n == 0]
+            near = length - length % team.size
+            lengths = " or ".join(str(n) for n in (near, near + team.size) if n)
+            raise ValueError(
+                f"a sequence of {length} positions can't be divided evenly over {team.size} ranks: "
+                f"use sequences of {lengths}, or {', '.join(able[:8])} ranks"
+            )
         self.team, self._rings = team, {}
         self.positions = Positions(length, team.size, "zigzag" if causal else "in order")
 
@@ -65,15 +72,3 @@ class Sequences:
         ends = np.cumsum([part.size for part in flat])[:-1]
         parts = zip(shapes.items(), np.split(total, ends), strict=True)
         return {"samples": found["samples"]} | {n: x.reshape(shape) for (n, shape), x in parts}
-
-
-def check_length(length: int, ranks: int) -> None:
-    """Raise ValueError unless `ranks` ranks can have equal parts of so many positions."""
-    if length < 1 or length % ranks:
-        able = [str(n) for n in range(1, length + 1) if length % n == 0]
-        near = length - length % ranks
-        lengths = " or ".join(str(n) for n in (near, near + ranks) if n)
-        raise ValueError(
-            f"a sequence of {length} positions can't be divided evenly over {ranks} ranks: use "
-            f"sequences of {lengths}, or {', '.join(able[:8])} ranks"
-        )

@@ -562,7 +562,7 @@ def test_models_of_numpy_are_refused_with_what_to_use():
     words = "ContextReplica is gone: train a Keras model, such as gpt, by KerasContextReplica or"
     with pytest.raises(ImportError, match=words):
         from tutorial_dl.model_parallel import ContextReplica  # noqa: F401
-    with pytest.raises(AttributeError, match="LayeredTensorReplica is gone: train a Keras model"):
+    with pytest.raises(ImportError, match="LayeredTensorReplica is gone: train a Keras model"):
         _ = model_parallel.LayeredTensorReplica
     with pytest.raises(
         ValueError, match=r"shard 3 takes Keras models.*a DenseReplica: use shard 1"
