@@ -104,9 +104,9 @@ LIKE_FIT = {
     ),
 }
 REFUSED = {
-    "its layer 'own' lets samples of a batch see each other in training": layer(centers),
-    "its loss in training is not a mean over samples": layer(anneals, ["seen"]),
-    "'own/seen', which are not trained, are neither a mean": layer(alternates, ["seen"]),
+    "its layer 'own' lets samples of a batch see each other in training": (centers,),
+    "its loss in training is not a mean over samples": (anneals, ["seen"]),
+    "'own/seen', which are not trained, are neither a mean": (alternates, ["seen"]),
 }
 
 
@@ -126,7 +126,7 @@ def test_refused_by_name():
     team = Team()
     for words, own in REFUSED.items():
         with pytest.raises(ValueError, match=words):
-            Trainer(network("mse", own=own), (X, YES), team=team, progress=False)
+            Trainer(network("mse", own=layer(*own)), (X, YES), team=team, progress=False)
         team.recover()
     options = dict(team=team, accumulate=2, progress=False)
     with pytest.raises(ValueError, match="loss 'dice' is not a mean over samples, so ranks can't"):
