@@ -44,7 +44,7 @@ def table(steps, rank: int, ranks: int, n: int, edges=None, more: tuple = ()) ->
     for step in steps(rank, ranks, *more):
         for other, (first, last) in ((step.to, step.sent), (step.source, step.received)):
             chunks = step.chunks if edges is None else last
-            if other >= ranks or (other >= 0 and not 0 <= first < last <= chunks):
+            if other >= ranks or (other >= 0 and not 0 <= first <= last <= chunks):
                 raise ValueError(f"{step} does not fit {ranks} ranks and {step.chunks} chunks")
         sent = place(step.to, step.chunks, *step.sent, of_sent)
         received = place(step.source, step.chunks, *step.received, of_received)

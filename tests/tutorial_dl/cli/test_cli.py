@@ -310,7 +310,7 @@ def huge():
         ("fails", 2, "OSError: disk is full"),
         ("late", 2, "OSError: disk is full"),
         ("killed", 1, "a rank was ended by signal SIGKILL"),
-        ("uneven", 2, "training samples, rank"),
+        ("uneven", 2, "ranks differ in the training samples: 719 on rank 1"),
         ("label", 2, "can't be used on data"),
         ("huge", 1, "the validation loss is nan after epoch 1"),
     ],
