@@ -29,10 +29,12 @@ def spread(y, p):
 
 def layer(call, weights=()):
     """A layer of a user's; `weights`: names of numbers that it keeps."""
+    begin = {"lowest": -np.inf, "low": -1e9}
 
     def build(self, shape):
         for name in weights:
-            setattr(self, name, self.add_weight((), "zeros", trainable=False, name=name))
+            value = keras.initializers.Constant(begin.get(name, 0.0))
+            setattr(self, name, self.add_weight((), initializer=value, trainable=False, name=name))
 
     return type("Own", (layers.Layer,), {"build": build, "call": call})(name="own")
 
@@ -42,6 +44,8 @@ def keeps(self, x, training=False):
         self.seen.assign_add(keras.ops.cast(keras.ops.shape(x)[0], "float32"))
         self.most.assign(keras.ops.maximum(self.most, keras.ops.max(x)))
         self.least.assign(keras.ops.minimum(self.least, keras.ops.min(x)))
+        for one in (self.lowest, self.low):
+            one.assign(keras.ops.maximum(one, keras.ops.max(x)))
     return x
 
 
@@ -69,39 +73,26 @@ def alternates(self, x, training=False):
     return x
 
 
-def network(loss, metrics=(), own=None, outputs=1):
+def network(loss, metrics=(), own=None, outputs=1, normalized=False):
+    """`normalized`: with statistics of each rank's samples, so weights are not those of `fit`."""
     keras.utils.set_random_seed(1)
     x = inputs = keras.Input((4,))
     x = layers.Dense(5, "tanh")(x if own is None else own(x))
-    x = layers.BatchNormalization()(x)
+    x = layers.BatchNormalization()(x) if normalized else x
     found = [layers.Dense(1, "sigmoid", name=f"of_{i}")(x) for i in range(outputs)]
     model = keras.Model(inputs, found[0] if outputs == 1 else found)
     model.compile(keras.optimizers.SGD(0.5), loss, metrics=list(metrics))
     return model
 
 
-def without_normalization(*arguments, **options):
-    """Its statistics are of each rank's samples, so that weights would not be those of `fit`."""
-    model = network(*arguments, **options)
-    model.get_layer("of_0")
-    normalized = [x for x in model.layers if isinstance(x, layers.BatchNormalization)]
-    for one in normalized:
-        one.trainable = False
-    model.compile(model.optimizer, model.loss, metrics=model._compile_metrics._user_metrics)
-    return model
-
-
+KEPT = ("seen", "most", "least", "lowest", "low")
 LIKE_FIT = {
-    "dice": lambda: without_normalization(keras.losses.Dice(), ["AUC"]),
-    "tversky": lambda: without_normalization(keras.losses.Tversky(0.3, 0.7)),
-    "a ratio as metric": lambda: without_normalization("mse", [recall, "AUC"]),
-    "compares samples": lambda: without_normalization(spread, [recall]),
-    "two outputs": lambda: without_normalization(
-        ["mse", keras.losses.Dice()], [[recall], ["mae"]], outputs=2
-    ),
-    "sums and extremes": lambda: without_normalization(
-        "mse", own=layer(keeps, ("seen", "most", "least"))
-    ),
+    "dice": lambda: network(keras.losses.Dice(), ["AUC"]),
+    "tversky": lambda: network(keras.losses.Tversky(0.3, 0.7)),
+    "a ratio as metric": lambda: network("mse", [recall, "AUC"]),
+    "compares samples": lambda: network(spread, [recall]),
+    "two outputs": lambda: network(["mse", keras.losses.Dice()], [[recall], ["mae"]], outputs=2),
+    "sums and extremes": lambda: network("mse", own=layer(keeps, KEPT)),
 }
 REFUSED = {
     "its layer 'own' lets samples of a batch see each other in training": (centers,),
@@ -126,14 +117,16 @@ def test_refused_by_name():
     team = Team()
     for words, own in REFUSED.items():
         with pytest.raises(ValueError, match=words):
-            Trainer(network("mse", own=layer(*own)), (X, YES), team=team, progress=False)
+            model = network("mse", own=layer(*own), normalized=True)
+            Trainer(model, (X, YES), team=team, progress=False)
         team.recover()
     options = dict(team=team, accumulate=2, progress=False)
     with pytest.raises(ValueError, match="loss 'dice' is not a mean over samples, so ranks can't"):
         Trainer(network(keras.losses.Dice()), (X, YES), **options)
     team.recover()
     # What draws for each sample, also in evaluation, is not to blame for it.
-    Trainer(network("mse", own=layer(draws)), (X, YES), team=team, progress=False).fit(1)
+    model = network("mse", own=layer(draws), normalized=True)
+    Trainer(model, (X, YES), team=team, progress=False).fit(1)
 
 
 @pytest.mark.thorough
@@ -159,3 +152,29 @@ def test_losses_of_keras_are_means_unless_they_are_named():
             found |= {kind.__name__} if losses else set()
     assert found == {name for name in OF_KERAS_NO_MEANS if name[0].isupper()}
     assert len(set(tried)) > 20, tried
+
+
+@pytest.mark.thorough
+def test_layers_of_keras_do_not_mix_samples_unless_they_are_named():
+    """Each layer that can be made without arguments, or with a number, in training."""
+    from tutorial_dl.replica.keras.try_out import OF_KERAS_MIXING, TryOut
+
+    dice, tried, found = np.random.default_rng(0), set(), set()
+    shapes = ((4,), (6, 4), (8, 8, 3), (4, 8, 8, 3))
+    for kind in (k for k in vars(keras.layers).values() if isinstance(k, type)):
+        # Layers of images take another shape for a single image.
+        own = shapes[2:3] if "image_preprocessing" in kind.__module__ else shapes
+        for shape, arguments in ((s, a) for s in own for a in ((), (2,), (0.3,), (2, 2))):
+            try:
+                inputs = keras.Input(shape)
+                model = keras.Model(inputs, kind(*arguments)(inputs))
+                x = dice.random((12, *shape)).astype("f4")
+                one = TryOut(model, (x, (), ()))
+                mixed = one.draws(True) is not None and one.mixing_layer(training=True)
+            except Exception:
+                continue  # abstract, or of other arguments or shapes
+            tried.add(kind.__name__)
+            found |= {kind.__name__} if mixed else set()
+            break
+    # (MixUp mixes by weights that it draws, which may be near 0.)
+    assert found - {"MixUp"} == OF_KERAS_MIXING - {"MixUp"} and len(tried) > 70, (found, tried)

@@ -265,30 +265,38 @@ class TryOut:
         theirs = {id(v) for layer in leaves for v in layer.non_trainable_variables}
         kept = [v for v in self.model.non_trainable_variables if id(v) not in theirs]
         kept = [v for v in kept if not v.path.endswith("seed_generator_state")]
-        return [(v, how) for v in kept if (how := self._kind(v)) is not None]
-
-    def _kind(self, variable: Any) -> str | None:
-        start = variable.numpy().astype(np.float64)
-
-        def change(part: slice) -> np.ndarray:
-            x = self._tensors(self.data.take(part))[0]
-            with self._scope() as scope:
-                self.model(x, training=True)
-                value = scope.get_current_value(variable)
-            return (start if value is None else np.asarray(value).astype(np.float64)) - start
-
+        if not kept:
+            return []
         parts = parts_of(self.n, self.cuts[0])
-        whole, each = change(slice(None)), [change(part) for part in parts]
+        whole, *each = (self._after(kept, part) for part in (slice(None), *parts))
         sizes = [part.stop - part.start for part in parts]
-        near = {"rtol": self.near, "atol": self.near * max(1e-12, np.abs(whole).max(initial=0))}
-        for how, joined in (
-            (None, np.average(each, axis=0, weights=sizes)),
-            ("sum", sum(each)),
-            ("max", np.max(each, axis=0)),
-            ("min", np.min(each, axis=0)),
-        ):
-            if np.allclose(whole, joined, **near):
-                return how
+        kinds = ((v, self._kind(v, *of, sizes)) for v, *of in zip(kept, whole, *each, strict=True))
+        return [(variable, how) for variable, how in kinds if how is not None]
+
+    def _after(self, variables: list, part: slice) -> list[np.ndarray]:
+        """The values of variables after a step in training on some samples."""
+        x = self._tensors(self.data.take(part))[0]
+        with self._scope() as scope:
+            self.model(x, training=True)
+            found = [scope.get_current_value(v) for v in variables]
+        pairs = zip(found, variables, strict=True)
+        return [np.asarray(v.value if now is None else now).astype(np.float64) for now, v in pairs]
+
+    def _kind(self, variable: Any, whole: np.ndarray, *more: Any) -> str | None:
+        """more: the values after each part, and their numbers of samples."""
+        *each, sizes = more
+        # First what holds to the last bit: it may begin with a very small number, or with -inf.
+        if (np.ptp(each, axis=0) != 0).any():
+            for how, extreme in (("max", np.max), ("min", np.min)):
+                if (whole == extreme(each, axis=0)).all():
+                    return how
+        start = variable.numpy().astype(np.float64)
+        change, changes = whole - start, [one - start for one in each]
+        near = {"rtol": self.near, "atol": self.near * max(1e-12, np.abs(change).max(initial=0))}
+        if np.allclose(change, np.average(changes, axis=0, weights=sizes), **near):
+            return None
+        if np.allclose(change, sum(changes), **near):
+            return "sum"
         raise ValueError(
             f"model '{self.model.name}': the weights '{variable.path}', which are not trained, are "
             "neither a mean over samples nor their sum or extreme, so ranks can't share a batch"
