@@ -124,6 +124,9 @@ def test_refused_by_name():
     with pytest.raises(ValueError, match="loss 'dice' is not a mean over samples, so ranks can't"):
         Trainer(network(keras.losses.Dice()), (X, YES), **options)
     team.recover()
+    # One sample tells nothing of others, and is trained on.
+    one = (X[:1], YES[:1]), (X[:1], YES[:1])
+    Trainer(network(spread, [recall]), one, team=team, progress=False).fit(1)
     # What draws for each sample, also in evaluation, is not to blame for it.
     model = network("mse", own=layer(draws), normalized=True)
     Trainer(model, (X, YES), team=team, progress=False).fit(1)

@@ -314,20 +314,22 @@ class KerasReplica(KerasWeights):
                     if id(variable) in self._normalized:  # it was assigned
                         self._alias(i)
             found.metrics += self.metrics.try_out(arrays)
-            if not (self._masked or own):
-                found.losses = tried.losses()
+            whole = bool(found.metrics)
+            if tried.n > 1:  # one sample tells nothing
+                if not (self._masked or own):
+                    found.losses = tried.losses()
+                    if shared:
+                        tried.check(found.losses)
                 if shared:
-                    tried.check(found.losses)
-            if shared:
-                found.states = tried.states()
-            whole = found.losses or found.metrics or tried.mixing_layer(training=False)
+                    found.states = tried.states()
+                whole |= bool(found.losses or tried.mixes_in_inference())
         if shared and alone and (words := found.words()):
             raise ValueError(
                 f"model '{name}': {words}, so ranks can't share a batch: use it with strategy "
                 "'synchronous', without accumulate and without a train_step of your own"
             )
         self.step.whole = found
-        self.traits = replace(self.traits, whole_batches=bool(whole))
+        self.traits = replace(self.traits, whole_batches=whole)
         self.graphs.clear()
         self._share()
 

@@ -39,7 +39,7 @@ def shape_error(model: keras.Model, x: Any, y: Any) -> ValueError | None:
 def wrong_label(model: keras.Model, y: Any) -> ValueError | None:
     """The first target that is none of the classes of a loss of labels, if there is one."""
     for loss, target, output in _pairs(model, y, getattr(model, "outputs", None) or []):
-        if _name(loss) != SPARSE or not np.size(target):
+        if name_of(loss) != SPARSE or not np.size(target):
             continue
         labels, classes = np.ravel(target), output.shape[-1]
         wrong = (labels < 0) | (labels >= classes) | (labels != np.round(labels))
@@ -89,7 +89,7 @@ def _targets(model: keras.Model, y: Any, outputs: Any) -> str | None:
     if not pairs:
         return None
     for loss, target, output in pairs:
-        name, have, out = _name(loss), _shape(target), _shape(output)
+        name, have, out = name_of(loss), _shape(target), _shape(output)
         if isinstance(loss, str) and not _known(loss):
             meant = near(loss, [n for n in vars(keras.losses) if n.islower()])
             return f"there is no loss '{loss}'" + (f": did you mean '{meant}'?" if meant else "")
@@ -129,7 +129,8 @@ def _by_name(part: Any, names: list[str]) -> dict[str, Any]:
     return dict(zip(names, values, strict=True)) if len(values) == len(names) else {}
 
 
-def _name(loss: Any) -> str:
+def name_of(loss: Any) -> str:
+    """The name by which Keras knows a loss, or its function's."""
     found = loss if isinstance(loss, str) else getattr(loss, "name", None)
     found = found or getattr(loss, "__name__", type(loss).__name__)
     return {"SparseCategoricalCrossentropy": SPARSE}.get(found, found)

@@ -37,6 +37,7 @@ from tutorial_dl.replica.keras.metrics import (
     parts_of,
     states_of,
 )
+from tutorial_dl.replica.keras.shape_errors import name_of
 from tutorial_dl.tensorflow_chatter import quiet
 
 with quiet():
@@ -74,12 +75,6 @@ class Findings:
             variable, how = self.states[0]
             return f"weights '{variable.path}' hold a {how} over samples"
         return None
-
-
-def name_of(loss: Any) -> str:
-    inner = getattr(loss, "fn", None)
-    own = getattr(loss, "__name__", None) or getattr(loss, "name", None)
-    return getattr(inner, "__name__", None) or own or type(loss).__name__
 
 
 class TryOut:
@@ -221,6 +216,10 @@ class TryOut:
             "per sample, or their mean"
         )
 
+    def mixes_in_inference(self) -> bool:
+        """Whether an output of a sample depends on others (not told if draws are not Keras's)."""
+        return self.draws(False) is not None and self.mixing_layer(False) is not None
+
     def mixing_layer(self, training: bool) -> str | None:
         """The first layer whose output of a sample depends on other samples; None: none does."""
         places = np.arange(self.n)
@@ -332,6 +331,6 @@ def known(model: keras.Model, metrics: KerasMetrics) -> bool:
     given = [model.loss]
     if compiled is not None:
         given += [compiled._user_metrics, compiled._user_weighted_metrics]
-    names = {one if isinstance(one, str) else name_of(one) for one in keras.tree.flatten(given)}
+    names = set(map(name_of, keras.tree.flatten(given)))
     kinds = {type(one).__name__ for one in [*keras.tree.flatten(given), *model._flatten_layers()]}
     return not (names | kinds) & (OF_KERAS_NO_MEANS | OF_KERAS_MIXING)
