@@ -309,8 +309,8 @@ class OutputConfig:
     rehearse: bool = option(
         "First train an epoch that does not count, so that no time includes compiling.", False)
     log: str | None = option(
-        "Write a row per epoch as it ends: .csv, .jsonl, or a folder for TensorBoard.",
-        metavar="FILE|FOLDER", form=check_log)
+        "Write a row per epoch as it ends: .csv, .jsonl, a folder for TensorBoard, or wandb or "
+        "mlflow, by that library.", metavar="FILE|FOLDER", form=check_log)
     report_every: int | None = option(
         "Print loss and speed every STEPS steps.", least=1, metavar="STEPS")
     json: str | None = option("Write the result as JSON; - prints it.", metavar="FILE")

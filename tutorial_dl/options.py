@@ -106,11 +106,11 @@ def check_upward(text: str) -> None:
 
 
 def check_log(path: str | Path) -> None:
-    """Raise ValueError unless the name is that of a file for rows, or of a folder."""
+    """Raise ValueError unless the name is that of a file for rows, a service, or a folder."""
     if Path(path).suffix not in ("", *LOGS):
         raise ValueError(
-            f"log must end in {' or '.join(LOGS)}, or be a folder for TensorBoard, got "
-            f"{str(path)!r}"
+            f"log must end in {' or '.join(LOGS)}, or be a folder for TensorBoard, wandb or "
+            f"mlflow, got {str(path)!r}"
         )
 
 

@@ -197,6 +197,20 @@ app.command()(tune)
 app.command()(layout.layout)
 
 
+@app.command()
+@one_line()
+def compare(
+    results: Annotated[list[str], typer.Argument(help="Files that train --json has written.")],
+    figure: Annotated[
+        str, typer.Option(metavar="FILE", help="The curves go here: .png, .svg or .pdf.")
+    ] = "compared.png",
+) -> None:
+    """Show the results of several trainings in one table and one figure."""
+    from . import comparing
+
+    comparing.compare(results, figure)
+
+
 @app.command(context_settings={"ignore_unknown_options": True})
 def bench(
     words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,

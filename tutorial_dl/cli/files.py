@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+FIGURES = (".png", ".svg", ".pdf")
+
 
 def check_writable(*names: str | Path | None) -> None:
     """Raise OSError if one of these files can't be written, before it fails after training.
@@ -25,6 +27,15 @@ def check_writable(*names: str | Path | None) -> None:
                     pass
             except OSError as error:
                 raise OSError(f"cannot write {path}: {error.strerror}") from None
+
+
+def check_figure(file: str | None) -> None:
+    """Raise ValueError or OSError if a figure can't be written to this file; None is no file."""
+    if file is not None and not file.lower().endswith(FIGURES):
+        raise ValueError(
+            f"--figure must be a file name that ends in {', '.join(FIGURES)}, got {file!r}"
+        )
+    check_writable(file)
 
 
 def replace(path: Path | str, text: str) -> None:

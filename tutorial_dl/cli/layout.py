@@ -11,10 +11,8 @@ from tutorial_dl.layout.layout import Layout
 
 from .. import config
 from .errors import one_line
-from .files import check_writable, tell
+from .files import check_figure, check_writable, tell
 from .parameters import RANKS, file_option, flag, number
-
-FIGURES = (".png", ".svg", ".pdf")
 
 
 @one_line()
@@ -83,11 +81,8 @@ def layout(
             sequence=sequence_parallel,
         )  # fmt: skip
         return
-    if figure is not None and not figure.lower().endswith(FIGURES):
-        raise ValueError(
-            f"--figure must be a file name that ends in {', '.join(FIGURES)}, got {figure!r}"
-        )
-    check_writable(json, figure)
+    check_figure(figure)
+    check_writable(json)
     if cut:
         if any(value is not None for value in said.values()) or (groups, folds) != (1, 1):
             raise ValueError(

@@ -214,9 +214,9 @@ def varied(data: Any, count: int) -> Batch:
     return data.take(places)
 
 
-def classes(train: Data, validation: Data) -> int | None:
+def classes(*parts: Data | None) -> int | None:
     """Number of classes if the targets are labels (one column of integers >= 0), else None."""
-    targets = [train.targets, validation.targets]
+    targets = [part.targets for part in parts if part is not None]
     for t in targets:
         labels = not isinstance(t, (tuple, dict)) and t.size == len(t) and t.dtype.kind in "iu"
         if not labels or t.min(initial=0) < 0:

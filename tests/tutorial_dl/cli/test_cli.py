@@ -11,11 +11,13 @@ from pathlib import Path
 
 import clock
 import either_mpi
+import numpy as np
 import pytest
 from commands_on_ranks import json_values, on_these_ranks, run_lines, told
 
 from numba_kernels import environment, launch
 from tutorial_dl.cli import train
+from tutorial_dl.config import STRATEGIES
 
 USERS_FILE = """
 import numpy as np
@@ -231,6 +233,23 @@ def test_results_and_every_option(command, on_ranks, tmp_path):
     elastic = line("--strategy", "elastic_averaging", *words, optimizer="sgd")
     (elastic,) = train(elastic, ranks=2)
     assert own.items() <= elastic.items() and elastic["optimizer"] == "sgd"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("model, epochs", [("dense", 10), ("cnn", 10), ("lstm", 3)])
+def test_every_strategy_trains_at_its_defaults(on_ranks, tmp_path, model, epochs):
+    """None ends at a validation loss of more than twice that of one process."""
+
+    def losses(ranks, *strategies):
+        line = ["train", "--model", model, "--epochs", str(epochs), "--json", "-", "--quiet"]
+        lines = [[*line, "--strategy", s, "--seed", seed] for s in strategies for seed in "012"]
+        found = json_values(on_ranks(ranks, run_lines, str(tmp_path), lines))
+        found = np.reshape([one["val_loss"] for one in found], (len(strategies), 3))
+        return dict(zip(strategies, found.mean(axis=1), strict=True))
+
+    serial = losses(1, "serial")["serial"]
+    for strategy, loss in losses(3, *sorted({*STRATEGIES} - {"serial"})).items():
+        assert loss < 2 * serial, (strategy, loss, serial)
 
 
 @pytest.mark.thorough

@@ -3,12 +3,16 @@
 import csv
 import json
 import re
+import sys
+import textwrap
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tutorial_dl import Trainer, __version__, data, models
+from tutorial_dl.extras import missing
 from tutorial_dl.training import History, progress
 from tutorial_dl.training.callbacks import Log
 from tutorial_dl.training.progress import NotebookProgress, Nothing, Outlook, curve
@@ -172,6 +176,49 @@ def test_events_for_tensorboard(tmp_path):
     steps = trainer.steps // 3
     column = trainer.history.column("val_loss")
     assert values == [((i + 1) * steps, pytest.approx(value)) for i, value in enumerate(column)]
+
+
+# What of each library is called, with its signatures: (wandb 0.28, mlflow 3.14).
+SERVICES = {
+    "wandb": """
+        def init(*, config=None, id=None, resume=None):
+            CALLS.append(("begin", id, config and config["ranks"]))
+            return Run()
+        class Run:
+            id = "a1"
+            def log(self, data, step=None): CALLS.append((step, data["val_loss"]))
+            def finish(self): CALLS.append("end")
+        """,
+    "mlflow": """
+        class Run: info = type("info", (), {"run_id": "a1"})
+        def start_run(run_id=None):
+            CALLS.append(("begin", run_id, None))
+            return Run
+        def log_params(params): CALLS[-1] = (*CALLS[-1][:2], params["ranks"])
+        def log_metrics(metrics, step=None): CALLS.append((step, metrics["val_loss"]))
+        def end_run(): CALLS.append("end")
+        """,
+}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_keeps_the_log_by_its_own_library(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    Path(name).mkdir()  # such as its own files; no library
+    with pytest.raises(ModuleNotFoundError) as found:
+        Log(name)
+    assert missing(found.value).endswith(f"pip install {name}")
+    Path(name, "__init__.py").write_text("CALLS = []\n" + textwrap.dedent(SERVICES[name]))
+    monkeypatch.syspath_prepend(tmp_path)
+    trainer = trainer_of(progress=False, callbacks=[Log(name)])
+    trainer.fit(2)
+    trainer.fit(1)  # the same run goes on
+    calls = sys.modules.pop(name).CALLS
+    losses, steps = trainer.history.column("val_loss"), trainer.steps // 3
+    rows = [((i + 1) * steps, loss) for i, loss in enumerate(losses)]
+    again = calls[4][:2]
+    assert calls[0] == ("begin", None, 1) and again == ("begin", "a1")
+    assert calls[1:4] + calls[5:] == [*rows[:2], "end", rows[2], "end"]
 
 
 @pytest.mark.parametrize("name", ["log.txt", "log.json", "run.csv.gz"])

@@ -215,6 +215,14 @@ def check_model(model: Any) -> None:
         if not condition:
             raise ValueError(f"model '{model.name}'{words}")
 
+    kind, compiled = keras.optimizers.Optimizer, getattr(model, "optimizer", None)
+    own = [n for n, v in vars(model).items() if isinstance(v, kind) and v is not compiled]
+    need(
+        not own or type(model).train_step is keras.Model.train_step,
+        f" has optimizers of its own ({', '.join(own)}), for its train_step: if it is a GAN, give "
+        "its two models to gan_trainer (docs/gans.md); as it is, it trains with model.fit and "
+        "tutorial_dl.horovod",
+    )
     need(model.built, " has no weights yet: give it a keras.Input, or call it on a batch first")
     need(model.compiled, " is not compiled: call model.compile(loss=..., metrics=[...])")
     for loss in keras.tree.flatten(model.loss):
