@@ -192,7 +192,7 @@ def test_horovods_script_is_started_on_two_ranks(tests, record, tmp_path):
 
 
 def test_a_killed_rank_of_a_keras_model(tests, record, tmp_path):
-    tests("test_cuts").a_rank_dies(tmp_path)
+    tests("model_parallel/test_cuts").a_rank_dies(tmp_path)
     record("a killed rank of a Keras model by tensor parallelism", "ends all", "ends all", True)
 
 
