@@ -101,6 +101,12 @@ class OptimizerConfig:
     beta_2: float | None = option(
         "Decay of the mean of their squares, likewise.", least=0.0, below=1.0)
     clip_norm: float | None = option("Clip gradients to this global norm.", above=0.0)
+    ema: float | None = option(
+        "Validate and save an exponential average of the weights, of which an update keeps this "
+        "share, such as 0.999 (synchronous).", least=0.0, below=1.0)
+    look_ahead: int | None = option(
+        "Lookahead: every so many updates, go back by half of the way (synchronous).", least=2,
+        metavar="UPDATES")
 
 
 @dataclass(frozen=True)
@@ -113,8 +119,9 @@ class ScheduleConfig:
     warm_up: float = option(
         "Raise the learning rate over the first EPOCHS epochs.", 0.0, least=0.0, metavar="EPOCHS")
     batch_rule: str | None = option(
-        "Scale the learning rate by a rule of batch size / base batch size.",
-        choices=("linear", "square-root"))
+        "Scale the learning rate by a rule of batch size / base batch size; or double the batch "
+        "while its noise is large, at a constant rate (noise, synchronous).",
+        choices=("linear", "square-root", "noise"))
     base_batch_size: int = option("Batch size for which the learning rate was tuned.", 32, least=1)
     patience: int | None = option(
         "Stop after EPOCHS epochs without a lower validation loss (or better --monitor); of a GAN, "
@@ -160,6 +167,8 @@ class SynchronousConfig(StrategyConfig):
     shard: int = option(
         "Stage of ZeRO: ranks divide the optimizer's state (1), also gradients (2), also weights "
         "(3), or nothing (0).", 1, least=0)
+    noise_scale: bool = option(
+        "Measure the critical batch size in each epoch, from the ranks' gradients.", False)
 
     def __post_init__(self):
         check_shard(self.shard, self.one_copy)
@@ -436,6 +445,17 @@ class RunConfig:
                 if name in given and owner not in given:
                     flags = OPTIONS[name].flag, OPTIONS[owner].flag
                     raise ValueError("{} has no effect without {}".format(*flags))
+        if self.schedule.batch_rule == "noise":
+            if given & {"schedule", "warm_up", "base_batch_size"}:
+                raise ValueError(
+                    "--batch-rule noise grows the batch at a constant learning rate: leave "
+                    "--schedule, --warm-up and --base-batch-size out"
+                )
+            if self.strategy.strategy != "synchronous":
+                raise ValueError(
+                    "--batch-rule noise needs strategy 'synchronous', got "
+                    f"{self.strategy.strategy!r}"
+                )
         if "monitor" in given and not given & {"patience", "save_best"}:
             raise ValueError("--monitor has no effect without --patience or --save-best")
         for owner, names in EXCLUDED_BY.items():
@@ -504,6 +524,7 @@ EXCLUDED_BY = {
                  "shard"),
     "tensor": ("sync_batch_norm", "one_copy", "compression", "shard"),
     "context": ("sync_batch_norm", "class_weight"),
+    "ema": ("look_ahead",),
 }  # fmt: skip
 
 

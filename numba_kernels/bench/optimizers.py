@@ -1,7 +1,8 @@
 """Benchmark of one update of n parameters on one thread, against Keras's compiled graph and others.
 
-Every optimizer is measured with 100,000 and 1.2 million parameters. With 10 million, where a peer's
-call takes up to a second, only SGD, momentum and Adam are measured, or all with `--full`.
+Every optimizer that has a peer is measured with 100,000 and 1.2 million parameters. With 10
+million, where a peer's call takes up to a second, only SGD, momentum and Adam are measured, or all
+with `--full`.
 """
 
 from collections.abc import Callable
@@ -83,15 +84,16 @@ def numpy_update(name: str, n: int) -> Callable[[], None] | None:
 
 
 def keras_update(name: str, n: int, xla: bool = False) -> Callable[[], None] | None:
-    """Keras's own optimizer in a compiled graph, on one thread. (It has no LARS.)
+    """Keras's own optimizer in a compiled graph, on one thread; of rules by element and layer.
 
     XLA fuses it; that is off by default, and measured for Adam only, as compiling takes long.
     """
-    left_out = name == "lars" or (xla and name != "adam")
+    rule = optimizers.get(name)
+    others = name == "lars" or rule.whole or rule.of_model or rule.shows
+    left_out = others or (xla and name != "adam")
     if left_out or (modules := keras_on_tensorflow()) is None:
         return None
     keras, tf = modules
-    rule = optimizers.get(name)
     kind = {"LAMB": "Lamb"}.get(type(rule).__name__, type(rule).__name__)
     theirs = getattr(keras.optimizers, kind)(**asdict(rule))
     w = keras.Variable(np.ones(n, np.float32))

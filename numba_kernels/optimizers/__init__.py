@@ -29,10 +29,17 @@ OPTIMIZERS = {
     "lion": ("lion", "Lion", {}),
     "lars": ("lars", "LARS", {}),
     "lamb": ("lamb", "LAMB", {}),
+    "muon": ("muon", "Muon", {}),
+    "soap": ("soap", "SOAP", {}),
+    "adafactor": ("adafactor", "Adafactor", {}),
+    "schedule_free_sgd": ("schedule_free", "ScheduleFreeSGD", {}),
+    "schedule_free_adamw": ("schedule_free", "ScheduleFreeAdamW", {}),
+    "prodigy": ("prodigy", "Prodigy", {}),
 }
 NAMES = tuple(OPTIMIZERS)
 
 _homes = {kind: file for file, kind, _ in OPTIMIZERS.values()} | {
+    "Averaged": "averaged",
     "Optimizer": "base",
     "State": "base",
     "clip_by_norm": "clipping",
@@ -40,7 +47,10 @@ _homes = {kind: file for file, kind, _ in OPTIMIZERS.values()} | {
 # Lazily: a process that wants only the names need not wait for Numba.
 _attached, __dir__, _ = lazy_loader.attach(
     __name__,
-    submodules=["base", "clipping", "serve", "switch", *{f for f, _, _ in OPTIMIZERS.values()}],
+    submodules=[
+        *("averaged", "base", "clipping", "matrices", "serve", "switch"),
+        *{f for f, _, _ in OPTIMIZERS.values()},
+    ],
     submod_attrs={file: [n for n, f in _homes.items() if f == file] for file in _homes.values()},
 )
 __all__ = ["NAMES", "get", *_homes]

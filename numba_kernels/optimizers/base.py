@@ -17,6 +17,8 @@ LARS and LAMB scale the step of each layer by norms over the whole layer, so the
 
 `update` does both. If a layer lies in several slices, as when the ranks divide the parameters, the
 sums of all slices are added between the two passes; nothing else is exchanged.
+
+Rules that update whole matrices are `whole` (matrices.py): slices end between arrays.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class State:
     slots: np.ndarray
     pieces: np.ndarray  # (pieces, 3) int64: [first, last + 1, layer] in `slots`, in order, no gaps
     layers: int  # of the whole vector; 0 for a rule that does not need layers
+    arrays: tuple = ()  # (first, last + 1, shape) in `slots` of those that a `whole` rule updates
 
 
 class Optimizer:
@@ -51,11 +54,15 @@ class Optimizer:
     rule = -1  # its number in the compiled switch (switch.py)
     layered = False  # whether it needs norms of layers
     undivided = False  # whether it must update all parameters at once, so ranks can't divide them
+    whole = False  # whether arrays must lie in the slice of one rank (`edges`)
+    by_parts = False  # whether its update is more than its kernel: the fused step then has parts
+    of_model = False  # whether it needs sums over all parameters of the model
+    shows = ""  # when other weights than it trains are shown: "", "always" or "at the end"
     velocity = None  # index of the running average that contains past learning rates
 
     def __post_init__(self):
         for name in self.__dataclass_fields__:
-            if name in RANGES:
+            if name in RANGES and getattr(self, name) is not None:
                 check_range(name, getattr(self, name))
 
     def init(
@@ -106,6 +113,13 @@ class Optimizer:
         """Do one update of `parameters` (n,) in place and count it in `state`, from `init(n)`."""
         squares = self.begin(parameters, gradient, state) if self.layered else NO_LAYERS
         self.finish(parameters, gradient, state, squares)
+
+    def show(self, parameters: np.ndarray, state: State, shown: bool) -> None:
+        """Turn the weights that are trained into those to validate and to save, or back; in place.
+
+        A rule that `shows` has it. It shows them "always": in each validation and at the end; or
+        "at the end" only.
+        """
 
     def at_rate(self, learning_rate: float, state: State | None = None) -> Optimizer:
         """Return this rule with another learning rate, for the next update on.
@@ -187,8 +201,13 @@ def offsets_of(segments: Iterable) -> list[int]:
 TINY = float(np.finfo(np.float32).tiny)  # lower bound for values above 0, in float32 too
 RANGES = {  # of hyper-parameters: [low, high)
     **dict.fromkeys(("learning_rate", "weight_decay", "initial_accumulator_value"), (0, np.inf)),
-    **dict.fromkeys(("momentum", "rho", "beta_1", "beta_2"), (0, 1)),
-    **dict.fromkeys(("epsilon", "trust_coefficient", "clip_norm"), (TINY, np.inf)),
+    **dict.fromkeys(("adam_weight_decay", "warm_up"), (0, np.inf)),
+    **dict.fromkeys(("momentum", "rho", "beta_1", "beta_2", "keep"), (0, 1)),
+    **dict.fromkeys(("adam_beta_1", "adam_beta_2"), (0, 1)),
+    **dict.fromkeys(("epsilon", "trust_coefficient", "clip_norm", "rms_rate"), (TINY, np.inf)),
+    **dict.fromkeys(("epsilon_1", "epsilon_2", "clip_threshold"), (TINY, np.inf)),
+    **dict.fromkeys(("first_estimate", "coefficient"), (TINY, np.inf)),
+    "beta_2_decay": (-np.inf, 0),
 }
 
 

@@ -36,7 +36,7 @@ def serve(
     If `sent` and `answer` are vectors of a star, and weights and state lie in memory of its `keep`,
     the requesting leaf does half of the work (helping.py). `answer` may be the memory of `sent`;
     None if it is not wanted. LARS and LAMB need norms first, and so one more pass over `parameters`
-    and `sent`.
+    and `sent`; a rule `by_parts` updates all, and then the answer is a copy.
     """
     check_vectors(parameters, sent, state)
     if answer is None:
@@ -47,6 +47,10 @@ def serve(
             f"parameters are {parameters.dtype}{parameters.shape}, but the answer is "
             f"{answer.dtype}{answer.shape}; they must have the same shape and dtype"
         )
+    if optimizer.by_parts:
+        optimizer.update(parameters, sent, state)
+        answer[:] = parameters
+        return
     squares = optimizer.begin(parameters, sent, state) if optimizer.layered else NO_LAYERS
     state.step += 1
     rule, slots, numbers = optimizer.rule, state.slots, optimizer.hyper(state.step)

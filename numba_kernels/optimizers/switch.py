@@ -5,12 +5,27 @@ Passing functions as arguments would also work, but code compiled that way can't
 
 from ..jit.compile import compiled
 from ..jit.denormals import flush_denormals, restore
-from . import adadelta, adagrad, adam, adamw, lamb, lars, lion, nadam, rmsprop, sgd
+from . import (
+    adadelta,
+    adagrad,
+    adam,
+    adamw,
+    lamb,
+    lars,
+    lion,
+    nadam,
+    prodigy,
+    rmsprop,
+    schedule_free,
+    sgd,
+)
 
 _sgd, _adam, _adamw, _nadam = sgd.kernel, adam.kernel, adamw.kernel, nadam.kernel
 _adagrad, _adadelta, _rmsprop = adagrad.kernel, adadelta.kernel, rmsprop.kernel
 _lion, _lars, _lamb = lion.kernel, lars.kernel, lamb.kernel
 _lars_norms, _lamb_norms, _lars_rate, _lamb_rate = lars.norms, lamb.norms, lars.rate, lamb.rate
+_schedule_free, _prodigy = schedule_free.kernel, prodigy.kernel
+_prodigy_norms, _prodigy_rate = prodigy.norms, prodigy.rate
 
 
 @compiled
@@ -39,6 +54,10 @@ def apply(rule, parameters, gradient, slots, start, hyper, over=None):
         _lars(parameters, gradient, slots, start, hyper, over)
     elif rule == 9:
         _lamb(parameters, gradient, slots, start, hyper, over)
+    elif rule == 10:
+        _schedule_free(parameters, gradient, slots, start, hyper, over)
+    elif rule == 11:
+        _prodigy(parameters, gradient, slots, start, hyper, over)
 
 
 @compiled
@@ -48,6 +67,8 @@ def measure(rule, parameters, gradient, slots, start, hyper, squares):
         _lars_norms(parameters, gradient, squares)
     elif rule == 9:
         _lamb_norms(parameters, gradient, slots, start, hyper, squares)
+    elif rule == 11:
+        _prodigy_norms(parameters, gradient, slots, start, hyper, squares)
 
 
 @compiled
@@ -57,6 +78,8 @@ def set_rate(rule, hyper, squares):
         hyper[0] = _lars_rate(hyper, squares)
     elif rule == 9:
         hyper[0] = _lamb_rate(hyper, squares)
+    elif rule == 11:
+        hyper[0] = _prodigy_rate(hyper, squares)
 
 
 @compiled

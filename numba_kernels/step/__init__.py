@@ -2,6 +2,7 @@
 
 step.py     `Step`, which users call
 kernels.py  the compiled passes over the ranks' shared memory
+noise.py    the critical batch size, from the ranks' gradients
 between.py  the compiled step between nodes, and whom each rank exchanges with
 """
 

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..allreduce.elementwise import bounds, copy, scale
+from ..allreduce.elementwise import copy, scale
 from ..allreduce.messages import DATATYPE, TAG, Link, Route, exchange, post
 from ..jit.compile import compiled
 from ..jit.denormals import flush_denormals, restore
@@ -56,21 +56,21 @@ class Plan(NamedTuple):
     sums: np.ndarray  # (exchanges + 1, 2) float64: [samples, sum of losses]; the last: this node's
     raw: np.ndarray  # the same memory in the gradient's dtype
     pool: Link  # of WIDTH links: the first dimension of all arrays but ranks and patience
+    edges: np.ndarray  # (ranks + 1,) int64: rank r's slice is [edges[r], edges[r + 1])
     nowhere: np.ndarray = np.zeros((3, 0), np.int64)  # `own` of a gradient that is in one vector
 
 
-def plan(team, nodes: list[tuple[int, ...]], n: int, dtype) -> Plan:
-    """Return the plan of this rank for n elements; `nodes` are the ranks of every node."""
+def plan(team, nodes: list[tuple[int, ...]], edges: np.ndarray, dtype) -> Plan:
+    """Return the plan of this rank for slices that end at `edges`; `nodes`: every node's ranks."""
     here = next(i for i, node in enumerate(nodes) if team.rank in node)
     rows, order = exchanges(nodes, here, nodes[here].index(team.rank))
     sums = np.zeros((len(rows) + 1, 2))
     sources = np.flatnonzero(rows[:, SOURCE] >= 0)
-    longest = max(np.subtract(*team.slice_of(n, rank)[::-1]) for rank in range(team.size))
     numbers = np.zeros(7, np.int64)
-    numbers[[SIZE, PIECES]] = PIECE, -(-longest // PIECE)
+    numbers[[SIZE, PIECES]] = PIECE, -(-np.diff(edges).max() // PIECE)
     numbers[[FIRST, LAST]] = sources[[0, -1]]
     numbers[ALONE] = len(nodes[here]) == 1
-    return Plan(rows, numbers, order, sums, sums.view(dtype), pool_of(team))
+    return Plan(rows, numbers, order, sums, sums.view(dtype), pool_of(team), edges)
 
 
 def exchanges(nodes, here: int, place: int) -> tuple[np.ndarray, np.ndarray]:
@@ -128,22 +128,20 @@ def between(link, rank, ranks, does, plan, node, incoming, gradient, parameters,
     """
     before = flush_denormals()
     done = exchange_all(
-        link, rank, ranks, does, plan, node, incoming, gradient, parameters, how, sums, own
+        link, rank, does, plan, node, incoming, gradient, parameters, how, sums, own
     )
     restore(before)
     return done
 
 
 @compiled
-def exchange_all(
-    link, rank, ranks, does, plan, node, incoming, gradient, parameters, how, sums, own
-):
-    rows, numbers, _, told, raw, pool, nowhere = plan
-    a_piece, n, width, started = rows.shape[0], gradient.size, numbers[SIZE], Wtime()
+def exchange_all(link, rank, does, plan, node, incoming, gradient, parameters, how, sums, own):
+    rows, numbers, _, told, raw, pool, edges, nowhere = plan
+    a_piece, width, started = rows.shape[0], numbers[SIZE], Wtime()
     # Exchanges in their order: sums of samples, sums of gradients piece by piece, then weights.
     heads = 0 if does == SPREAD else a_piece
     sent = 0 if does == SPREAD else heads + a_piece * numbers[PIECES]
-    low, high = bounds(n, ranks, rank)
+    low, high = edges[rank], edges[rank + 1]
     while True:
         total = sent if does == REDUCE else sent + a_piece * numbers[PIECES]
         if heads > 0 and numbers[DONE] >= heads and sums[0] == 0:
@@ -162,7 +160,7 @@ def exchange_all(
                 post(one, raw[a_piece], to, raw[row], source)
             else:
                 start, end = piece_of(low, high, piece, width)
-                theirs, until = piece_of(*bounds(n, ranks, max(to, 0)), piece, width)
+                theirs, until = piece_of(edges[max(to, 0)], edges[max(to, 0) + 1], piece, width)
                 to = to if theirs < until else -1
                 source = source if start < end else -1
                 if at < sent:
@@ -179,7 +177,7 @@ def exchange_all(
         piece, row = (at - sent) // a_piece if at >= sent else at // a_piece - 1, at % a_piece
         to, source = rows[row, TO], rows[row, SOURCE]
         start, end = piece_of(low, high, piece, width)
-        theirs, until = piece_of(*bounds(n, ranks, max(to, 0)), piece, width)
+        theirs, until = piece_of(edges[max(to, 0)], edges[max(to, 0) + 1], piece, width)
         if at < heads:
             expected = source
         elif at < sent:

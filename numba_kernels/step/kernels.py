@@ -73,15 +73,14 @@ def rows_for_weights(node, gradient, parameters):
 
 
 @compiled
-def reduce(node, call, gradient, parameters, sums, own):
-    """Write the mean over all ranks to this rank's slice of its own gradient. Resumable."""
+def reduce(node, call, gradient, parameters, sums, own, low, high):
+    """Write the mean over all ranks to its own gradient's slice [low, high). Resumable."""
     first, stride, _ = locate(node, gradient)
     if first == 0:
         return ELSEWHERE
     _, _, place = rows_for_weights(node, gradient, parameters)
     done = all_there(node, call, gradient.size + LENGTHS * place, sums)
     if done == READY and sums[0] > 0:
-        low, high = bounds(gradient.size, node[RANKS], node[RANK])
         before = flush_denormals()
         for start in range(low, high, TILE):
             end = min(start + TILE, high)
@@ -93,15 +92,13 @@ def reduce(node, call, gradient, parameters, sums, own):
 
 
 @compiled
-def hand_out(node, call, gradient, parameters, changed):
-    """Copy this rank's slice of the weights to all ranks. Resumable."""
+def hand_out(node, call, gradient, parameters, changed, low, high):
+    """Copy this rank's slice [low, high) of the weights to all ranks. Resumable."""
     first, _, _ = locate(node, gradient)
     if first == 0:
         return ELSEWHERE
     to, apart, _ = rows_for_weights(node, gradient, parameters)
-    n = gradient.size
     if node[AT] == 0 and changed:
-        low, high = bounds(n, node[RANKS], node[RANK])
         for start in range(low, high, TILE):
             w = parameters[start : min(start + TILE, high)]
             to_all(node, to, apart, gradient, start, w)

@@ -39,6 +39,9 @@ Their step makes several passes over slice r, and in between the ranks add up su
 numbers per layer:
 
     gradient | barrier | reduce slice r | (clip) squares | allreduce | update | write | barrier ...
+
+So does that of Muon and of other rules of whole matrices, whose slices end between matrices
+(optimizers/matrices.py): each is updated by one rank, its owner, which needs no other exchange.
 """
 
 import math
@@ -51,6 +54,7 @@ from ..optimizers.clipping import clip_factor, squared_length
 from ..spans import announces
 from .between import ALL, BEGUN, DONE, REDUCE, SIZE, SPREAD, WIDTH, between, plan
 from .kernels import hand_out, meet, part, reduce, step, weigh
+from .noise import NoiseScale, add_noise
 
 
 class Step:
@@ -63,9 +67,12 @@ class Step:
             `team.empty(n)`, or the node's only copy, from `team.empty(n, common=True)`.
         gradient: (n,) of the same dtype, from `team.empty(n)` for the step in shared memory. A
             step overwrites it.
-        segments: where layers begin, needed by LARS and LAMB (see `Optimizer.init`).
+        segments: where layers begin, needed by LARS, LAMB and rules of whole arrays (see
+            `Optimizer.init`, optimizers/matrices.py).
         clip_norm: clip the gradient of the whole batch, over all parameters, to this norm; None
             means no clipping.
+        noise: a NoiseScale, to which each step of several ranks is added; it costs two more passes
+            over gradients.
 
     Attributes:
         takes_own: whether this rank's slice of its own gradient may lie outside `gradient`, where
@@ -86,6 +93,7 @@ class Step:
         gradient: np.ndarray,
         segments=None,
         clip_norm: float | None = None,
+        noise: NoiseScale | None = None,
     ):
         if parameters.shape != gradient.shape or parameters.dtype != gradient.dtype:
             raise ValueError(
@@ -100,18 +108,25 @@ class Step:
         self.team, self.optimizer, self.clip_norm = team, optimizer, clip_norm
         self.parameters = calls.vector(parameters, "parameters")
         self.gradient = calls.vector(gradient, "gradient")
-        first, last = team.slice_of(parameters.size)
+        n = parameters.size
+        if optimizer.whole:
+            self.edges = optimizer.edges(n, team.size, segments)
+        else:
+            self.edges = np.array([*(team.slice_of(n, rank)[0] for rank in range(team.size)), n])
+        first, last = map(int, self.edges[team.rank : team.rank + 2])
         self.mine = slice(first, last)
         self.state = optimizer.init(last - first, parameters.dtype, segments, first)
         nodes = self._nodes()
         self.shared = len(nodes) == 1 < team.size
         self.plan = None
         if len(nodes) > 1:
-            self.plan = plan(team, nodes, parameters.size, parameters.dtype)
+            self.plan = plan(team, nodes, self.edges, parameters.dtype)
             self._met = len(nodes) < team.size  # the ranks of a node meet at a barrier
         self.call = calls.encode("step", parameters.dtype)
         self._sums = np.zeros(2)  # samples and mean loss
         self._norms = clip_norm is not None or self.state.layers > 0
+        self.noise = noise
+        self._parts = self._norms or optimizer.by_parts or noise is not None
         if self._norms:  # memory for the allreduce of sums of squares
             self._squares = team.empty(2 * max(1, self.state.layers), np.float64).reshape(-1, 2)
 
@@ -128,7 +143,7 @@ class Step:
 
     @property
     def takes_own(self) -> bool:
-        return self.team.size > 1 and not self._norms
+        return self.team.size > 1 and not self._parts
 
     def __call__(self, loss: float, samples: int) -> tuple[float, int]:
         """Do one step; `gradient` and `loss` must be means over this rank's `samples`.
@@ -140,13 +155,27 @@ class Step:
         if self.takes_own:
             self._in_one_pass()
         else:
+            own = 0.0 if self.noise is None or not samples else squared_length(self.gradient)
             if self.team.size > 1:
                 self._reduce()
+            if self.noise is not None and self._sums[0] > 0:
+                whole = squared_length(self.gradient[self.mine])
+                add_noise(self.noise, self.team, own, samples, whole, self._sums[0])
             if self._sums[0] > 0:
                 self._update()
             if self.team.size > 1:
                 self._hand_out()
         return float(self._sums[1]), int(self._sums[0])
+
+    def show(self, shown: bool, turn: bool) -> None:
+        """Hand out this rank's slice as it is; first `turn` it (`Optimizer.show`). Collective."""
+        if self.team.size > 1:
+            self.team.barrier()  # no rank computes with the weights any more
+        if turn:
+            self.optimizer.show(self.parameters[self.mine], self.state, shown)
+        if self.team.size > 1:
+            self._sums[0] = 1
+            self._hand_out()
 
     def resume(self) -> None:
         """After a step that failed on some ranks: rank 0's weights, equal counts. Collective."""
@@ -189,7 +218,7 @@ class Step:
     def _reduce(self) -> None:
         """Reduce `_sums`, and this rank's slice of `gradient`, over all ranks."""
         if self.shared:
-            self._on_node(reduce, self._sums, Step.own)
+            self._on_node(reduce, self._sums, Step.own, self.mine.start, self.mine.stop)
         else:
             self._meet()
             self._between(REDUCE)
@@ -197,7 +226,7 @@ class Step:
     @announces("hand out")
     def _hand_out(self) -> None:
         if self.shared:
-            self._on_node(hand_out, self._sums[0] > 0)
+            self._on_node(hand_out, self._sums[0] > 0, self.mine.start, self.mine.stop)
         else:
             if self._sums[0] > 0:
                 self._between(SPREAD)

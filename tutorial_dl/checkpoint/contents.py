@@ -11,7 +11,6 @@ master.py.)
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -206,7 +205,7 @@ def of_player(player, of_strategy: dict) -> dict:
     seeds = replica.random
     return {
         "model": model_of(strategy.holding.whole, replica.parameters.dtype),
-        "optimizer": str(replace(player.optimizer, learning_rate=0.0)),  # the rate may change
+        "optimizer": str(player.optimizer.at_rate(0.0)),  # the rate may change
         "rate": rate(player),
         "compression": str(strategy.compression),
         # Moving statistics and seeds, which reveal layers without weights:

@@ -267,6 +267,13 @@ class Shards:
                 self._count(part, gathers=True)
         self.state.step += 1
 
+    def show(self, shown: bool, turn: bool) -> None:
+        """As `Step.show`, of each part. Collective."""
+        for part in self.parts if turn else ():
+            self.optimizer.show(part.shard, part.state, shown)
+        if self.stage in (1, 2):
+            self._gather_new()
+
     def __call__(self, loss: float, samples: int) -> tuple[float, int]:
         """The update of a strategy: returns (mean loss, samples) of all ranks. Collective."""
         total, loss = self.team.allreduce(np.array([samples, samples * loss], np.float64))
@@ -310,8 +317,8 @@ class Shards:
 
 def check_divisible(optimizer: Optimizer) -> None:
     """Raise ValueError if ranks can't divide the optimizer's state."""
-    if optimizer.undivided:
+    if optimizer.undivided or optimizer.whole or optimizer.of_model:
         raise ValueError(
             f"{optimizer.in_words} needs all weights at once, so ranks can't divide its state: "
-            "use an optimizer of numba_kernels.optimizers"
+            "use an optimizer such as adam"
         )

@@ -47,10 +47,12 @@ class InStepLoop(Loop):
     def train(self, epochs: int, bar, signals) -> None:
         run, pulse = self.run, Pulse(self.run.team)
         first = len(run.history.epochs)
+        run.show(False)
         for epoch in range(first, first + epochs):
             self.epoch(epoch, bar, signals, pulse)
             if self.ends(signals):
                 break
+        run.show(True, ends=True)
         run.tell("on_fit_end")
 
     def epoch(self, number: int, bar, signals, pulse: Pulse) -> None:
@@ -81,12 +83,15 @@ class InStepLoop(Loop):
         # Rank 0's, because rows of the history are the same on all ranks
         (seconds,) = run.team.broadcast(np.array([run.clock.now() - since]))
         run.check_same_weights()
+        run.show(True)
         totals, losses, metrics = run.totals(), {}, run.evaluate()
         for player, (loss, samples, _) in zip(run.players, totals, strict=True):
             losses[run.label(player, "loss")] = float(loss / samples) if samples else 0.0
             losses |= run.metrics_of_training(player)
-        row = run.end_epoch(bar, number, losses, metrics, totals[0, 1], seconds)
-        run.tell("on_epoch_end", row)
+        more = run.critical_batch_sizes()
+        row = run.end_epoch(bar, number, losses, metrics, totals[0, 1], seconds, **more)
+        run.tell("on_epoch_end", row)  # callbacks keep the weights that were validated
+        run.show(False)
 
     def round(self, batch: Batch) -> list[tuple[float, int]]:
         """One step of each player; returns (mean loss, samples) of each.

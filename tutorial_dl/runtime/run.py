@@ -127,6 +127,7 @@ class Run:
         self.history, self.steps, self.stopped = History(), 0, None
         self.lost_ranks, self.saving = [], None
         self.compiled: dict[tuple[str, str], str] = {}
+        self._first_batch_size = self.batch_size  # callbacks.GrowBatch changes it
         self._attached, self._generation = False, 0  # the team's when its ranks last agreed
         self._made = self.team.generation
         self.begin_epoch()
@@ -170,7 +171,7 @@ class Run:
         return {
             "parameters": self.strategy.holding.size,
             **others,
-            **sizes(self.dataset, self.batch_size),
+            **sizes(self.dataset, self._first_batch_size),
             **({"ranks": self.team.size} if self.strategy.updates_a_step > 1 else {}),
             "seed": self.batches.seed,
             **({"steps at once": 1} if self.at_once else {}),
@@ -301,6 +302,17 @@ class Run:
         self.begin_epoch()
         bar.set_postfix({n: f"{value:.4f}" for n, value in shown.items()}, refresh=False)
         return row
+
+    def critical_batch_sizes(self) -> dict[str, float]:
+        """Of each player that measures it (step/noise.py), since it was last asked."""
+        label = "critical_batch_size"
+        found = ((player, player.strategy.noise) for player in self.players)
+        return {self.label(player, label): one.take() for player, one in found if one is not None}
+
+    def show(self, shown: bool, ends: bool = False) -> None:
+        """Have the weights that are to be validated and saved, or those that are trained, again."""
+        for player in self.players:
+            player.strategy.show(shown, ends)
 
     def evaluate(self, data=None) -> dict[str, float]:
         """Metrics over the validation data (or `data`), each rank evaluating its share.

@@ -31,9 +31,11 @@ class Strategy:
     loss_scale = None  # a LossScale (loss_scale.py) if the model computes in float16
     compression = None  # the Method (numba_kernels.compression) by which gradients are sent
     shares_batches = True  # whether several ranks compute parts of each batch
+    noise = None  # the NoiseScale that measures critical batch sizes
     two_steps = False  # whether an allreduce of the whole gradient comes before the update
     one_copy = False  # whether the ranks of a node use one copy of the weights
     holding: Holding | None = None  # what this rank holds of the model, once it is known (`take`)
+    shown = False  # whether the weights are those to validate and to save (`show`)
     _team = None
 
     def __init__(self, team=None):
@@ -96,6 +98,17 @@ class Strategy:
                 f"{self.name} needs an optimizer with a kernel, got {optimizer.in_words}: choose "
                 "one with --optimizer, or use strategy 'synchronous'"
             )
+        if optimizer.shows:
+            raise ValueError(
+                f"{self.name} can't train with {optimizer.in_words}, since it validates the "
+                "weights that it trains: use strategy 'synchronous'"
+            )
+
+    def show(self, shown: bool, ends: bool = False) -> None:
+        """Have the weights that are to be validated and saved, or those that are trained, again.
+
+        `ends`: whether training ends; a rule may show others only then. Collective.
+        """
 
     def total(self, sums: np.ndarray) -> np.ndarray:
         """From each rank's sums of what `step` returned, the sums over all samples. Collective."""
@@ -178,6 +191,12 @@ class OneModel(Strategy):
             replica.constrain(replica.parameters)
         # Ranks that compute a sample together have counted it once each.
         return loss, samples * self.sharers.size // self.copies.size
+
+    def show(self, shown: bool, ends: bool = False) -> None:
+        shows = self.optimizer.shows
+        if shows and shown != self.shown and (not shown or ends or shows == "always"):
+            self.update.show(shown, turn=True)
+            self.shown = shown
 
     def resume(self) -> None:
         """After a failure: make all ranks agree again. (One rank agrees with itself.)"""
@@ -266,7 +285,7 @@ class OneModel(Strategy):
         holding, state = self.holding, self.state
         first, last = self.team.slice_of(holding.size)
         slots = holding.of_gradient
-        if slots.complete:  # each rank has the state of its stretch
+        if slots.complete and not self.optimizer.whole:  # each rank has the state of its stretch
             low = first - self.update.mine.start
             rows = state.slots[:, low : low + last - first]
         else:
@@ -280,12 +299,14 @@ class OneModel(Strategy):
         values = {"updates": state.step, "rate": self.optimizer.learning_rate}
         if self.loss_scale is not None:
             values["loss_scale"] = self.loss_scale.values
+        if self.noise is not None:
+            values["noise"] = self.noise.sums.tolist()
         return values, vectors, own
 
     def restore(self, saved) -> None:
         """Continue from a Snapshot (checkpoint/format.py), also one of other ranks and parts."""
         holding, update, state = self.holding, self.update, self.state
-        values = saved.values["strategy"]
+        values, self.shown = saved.values["strategy"], False
         holding.take(lambda *part: saved.vector("parameters", *part), self.replica.parameters)
         slots = holding.of_gradient
         if slots.complete:
@@ -319,6 +340,8 @@ class OneModel(Strategy):
         self.set_rate(values["rate"], correct_momentum=False)  # that of the saved velocity
         if self.loss_scale is not None and "loss_scale" in values:
             self.loss_scale.values = values["loss_scale"]
+        if self.noise is not None and "noise" in values:
+            self.noise.sums[:] = values["noise"]
 
 
 def finite_gradient(replica: Replica, batch: Batch, scale: Any = None, **options) -> tuple:

@@ -44,6 +44,7 @@ class Hogwild(OneModel):
                 "time; 'synchronous' and 'downpour' keep them"
             )
         self.take(replica)
+        self.check_optimizer(optimizer)
         self.replica, self.clip_norm = replica, clip_norm
         n, dtype = replica.parameters.size, replica.parameters.dtype
         self.team.broadcast(replica.parameters)

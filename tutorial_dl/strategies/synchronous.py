@@ -26,14 +26,16 @@ import numpy as np
 
 from numba_kernels import compression as methods
 from numba_kernels.optimizers import Optimizer
-from numba_kernels.optimizers.clipping import clip_factor
+from numba_kernels.optimizers.clipping import clip_factor, squared_length
 from numba_kernels.shared.window import aligned
 from numba_kernels.spans import span
+from numba_kernels.step.noise import NoiseScale, add_noise
 from numba_kernels.step.step import Step
 from numba_kernels.team.collectives import Collectives
 
 from ..config import check_shard
 from ..replica.base import Replica
+from ..words import counted
 from .base import OneModel
 
 
@@ -57,6 +59,8 @@ class Synchronous(OneModel):
         shard: the stage of ZeRO (model_parallel/zero.py). 1 divides the optimizer's state among the
             ranks; 0 does not, which is slower, and takes algorithm "auto" in place of "fused".
             For stages 2 and 3, train a model_parallel.ShardedReplica.
+        noise_scale: measure the critical batch size in each epoch (numba_kernels/step/noise.py),
+            which needs at least 2 ranks.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Synchronous(OneModel):
         one_copy: bool = False,
         compression: str | methods.Method | None = None,
         shard: int = 1,
+        noise_scale: bool = False,
     ):
         check_shard(shard, one_copy)
         if shard > 1:
@@ -85,6 +90,7 @@ class Synchronous(OneModel):
             )
         super().__init__(team)
         self.algorithm, self.one_copy = algorithm, one_copy
+        self.noise = NoiseScale() if noise_scale else None
 
     @property
     def name(self) -> str:
@@ -123,11 +129,16 @@ class Synchronous(OneModel):
                 f"{holding.words}: this needs an optimizer with a kernel, got "
                 f"{optimizer.in_words}: choose one with --optimizer"
             )
-        if optimizer.layered and holding.tensor is not None:
-            raise ValueError(
-                f"{optimizer.in_words} needs norms of whole layers, of which each rank has a part: "
-                "use a rule such as sgd or adam"
-            )
+        for needs, what in (
+            (optimizer.layered and holding.tensor is not None, "norms of whole layers"),
+            (optimizer.whole and (holding.tensor is not None or holding.stage), "whole matrices"),
+            (optimizer.of_model, "sums over the whole model"),
+        ):
+            if needs:
+                raise ValueError(
+                    f"{optimizer.in_words} needs {what}, of which each rank has a part: "
+                    "use a rule such as sgd or adam"
+                )
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         """Give every copy the weights of the first, and move both vectors into shared memory."""
@@ -135,7 +146,19 @@ class Synchronous(OneModel):
             raise ValueError("one_copy does not fit a model with constraints, leave it out")
         self.take(replica)
         self.check_optimizer(optimizer)
+        if self.noise is not None and (
+            self.team.size == 1 or self.copies is not self.team or self.ranks_a_sample > 1
+            or self.holding.stage or self.compression is not None
+        ):  # fmt: skip
+            raise ValueError(
+                "noise_scale compares gradients of at least 2 ranks, each with samples of its own "
+                f"and the whole model: it does not fit {self.name} on "
+                + counted(self.team.size, "rank")
+                + (f" with {self.compression}" if self.compression else "")
+            )
         self.replica, self._options = replica, {}
+        if optimizer.whole and not self.holding.complete:
+            optimizer = optimizer.told(self.holding.whole)
         if self.holding.stage:
             self.update = replica.update_by(optimizer, clip_norm)
             self.share_state()
@@ -153,12 +176,14 @@ class Synchronous(OneModel):
         if two_steps:
             algorithm = "auto" if self.algorithm == "fused" else self.algorithm
             self.update = TwoSteps(
-                copies, replica, optimizer, algorithm, clip_norm, self.compression, self.holding
-            )
+                copies, replica, optimizer, algorithm, clip_norm, self.compression, self.holding,
+                self.noise,
+            )  # fmt: skip
         else:
             self.update = Step(
-                copies, optimizer, replica.parameters, replica.gradient, replica.segments, clip_norm
-            )
+                copies, optimizer, replica.parameters, replica.gradient, replica.segments,
+                clip_norm, self.noise,
+            )  # fmt: skip
         # The part that no other rank reads need not be copied to memory that they can read.
         if self.update.takes_own and replica.traits.keeps_apart:
             self._options = {"apart": copies.slice_of(n)}
@@ -171,6 +196,9 @@ class Synchronous(OneModel):
         """
         holding = self.holding
         holding.recover()
+        if self.optimizer.shows:  # some ranks may have failed in a validation
+            self.update.show(False, turn=self.shown)
+            self.shown = False
         self.update.resume()
         if self.loss_scale is not None and self.team.size > 1:
             self.loss_scale.values = self.team.broadcast(np.array(self.loss_scale.values))
@@ -228,11 +256,13 @@ class TwoSteps:
 
     takes_own = False  # the gradient must lie in one vector (see Step.takes_own)
 
-    def __init__(self, team, replica, optimizer, algorithm, clip_norm, compression, holding):
+    def __init__(
+        self, team, replica, optimizer, algorithm, clip_norm, compression, holding, noise=None
+    ):
         n, dtype = replica.parameters.size, replica.parameters.dtype
         self.team, self.replica, self.optimizer = team, replica, optimizer
         self.algorithm, self.clip_norm, self.compression = algorithm, clip_norm, compression
-        self.holding = holding
+        self.holding, self.noise = holding, noise
         self.state = optimizer.init(n, dtype, replica.segments)
         self.mine = slice(0, n)  # the parameters that `state` covers
         if compression is not None:
@@ -241,6 +271,7 @@ class TwoSteps:
     def __call__(self, loss: float, samples: int) -> tuple[float, int]:
         """One update; `gradient` holds the mean over this rank's samples. See `fused.Step`."""
         g = self.replica.gradient
+        own = 0.0 if self.noise is None or not samples else squared_length(g)
         with span("reduce"):
             total, loss = self.team.allreduce(np.array([samples, samples * loss]))  # sums
             if total:
@@ -251,11 +282,19 @@ class TwoSteps:
                     g *= g.dtype.type(self.team.size * samples / total)
                     self.compression.allreduce(self.team, g, self.left, "mean")
         if total:
+            if self.noise is not None:
+                whole = squared_length(g) / self.team.size
+                add_noise(self.noise, self.team, own, samples, whole, total)
             with span("update"):
                 if self.clip_norm is not None:
                     self.clip(g)
                 self.optimizer.update(self.replica.parameters, g, self.state)
         return (float(loss / total) if total else 0.0), int(total)
+
+    def show(self, shown: bool, turn: bool) -> None:
+        """As `Step.show`; each rank has all weights and the whole state."""
+        if turn:
+            self.optimizer.show(self.replica.parameters, self.state, shown)
 
     def clip(self, gradient: np.ndarray) -> None:
         """Scale a gradient down to `clip_norm`, by the norm over the whole model."""

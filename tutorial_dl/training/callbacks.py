@@ -20,13 +20,14 @@ import numpy as np
 from tqdm import tqdm
 
 from .. import options
+from ..data import Batches
 from ..replica.base import assign, check_ending
 from ..runtime.callback import Callback, Function, callbacks_of
 from .log import Log
 
 __all__ = [
-    "Callback", "EarlyStopping", "Function", "Log", "SaveBest", "Target", "Throughput",
-    "callbacks_of", "rank_folder",
+    "Callback", "EarlyStopping", "Function", "GrowBatch", "Log", "SaveBest", "Target",
+    "Throughput", "callbacks_of", "rank_folder",
 ]  # fmt: skip
 
 
@@ -137,6 +138,38 @@ class SaveBest(Callback):
 
     def __repr__(self) -> str:
         return f"SaveBest({str(self.path)!r}, {self.metric!r})"
+
+
+class GrowBatch(Callback):
+    """Double the batch, between epochs, while the critical batch size is at least twice as large.
+
+    The learning rate stays: a larger batch takes the noise away that a smaller rate would (Smith et
+    al., arXiv 1711.00489; Merrill et al., arXiv 2505.23971). It needs strategies.Synchronous(
+    noise_scale=True), and data in arrays or HDF5 files. The history's column `batch_size` is that
+    of each epoch.
+    """
+
+    def __init__(self):
+        self.batch_size: int | None = None
+
+    def on_fit_begin(self, trainer) -> None:
+        if not isinstance(trainer.batches, Batches):
+            raise ValueError("GrowBatch needs data in arrays or HDF5 files, not a stream")
+        if trainer.strategy.noise is None:
+            raise ValueError("GrowBatch needs strategies.Synchronous(noise_scale=True)")
+        if self.batch_size is not None:
+            trainer.batches.batch_size = self.batch_size
+
+    def on_epoch_end(self, trainer, row: dict) -> None:
+        row["batch_size"] = size = trainer.batches.batch_size
+        grows = row["critical_batch_size"] >= 2 * size < len(trainer.batches.data)
+        self.batch_size = trainer.batches.batch_size = 2 * size if grows else size
+
+    def save(self) -> tuple[dict, dict]:
+        return {"batch_size": self.batch_size}, {}
+
+    def restore(self, values: dict, vectors: dict) -> None:
+        self.batch_size = values["batch_size"]
 
 
 class Target(Callback):

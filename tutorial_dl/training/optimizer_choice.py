@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from numba_kernels import optimizers
-from numba_kernels.optimizers import Optimizer
+from numba_kernels.optimizers import Averaged, Optimizer
 from numba_kernels.optimizers.base import check_range
 
 from ..config import OPTIONS, RunConfig
@@ -17,7 +17,8 @@ from ..strategies.base import Strategy
 # Options that replace what a model was compiled with
 OF_RULES = ("momentum", "weight_decay", "beta_1", "beta_2")  # hyper-parameters
 OF_SCHEDULE = ("schedule", "warm_up", "batch_rule")
-REPLACING = ("optimizer", "learning_rate", *OF_RULES, "clip_norm", *OF_SCHEDULE)
+OF_WEIGHTS = ("ema", "look_ahead")
+REPLACING = ("optimizer", "learning_rate", *OF_RULES, "clip_norm", *OF_WEIGHTS, *OF_SCHEDULE)
 
 
 class Choice(NamedTuple):
@@ -116,16 +117,22 @@ def _compiled(replica: Replica) -> Any:
 
 
 def adjusted(config: RunConfig, optimizer: Optimizer) -> Optimizer:
-    """`optimizer` with the hyper-parameters that the options ask for, but for the rate."""
+    """`optimizer` with the hyper-parameters and averages that options ask for, not the rate."""
     for name in OF_RULES:
         value = getattr(config.optimizer, name)
         if value is not None and name not in config.strategy.takes:
             optimizer = _with(optimizer, name, value)
-    return optimizer
+    keep, k = config.optimizer.ema, config.optimizer.look_ahead
+    if keep is None and k is None:
+        return optimizer
+    of = optimizer.of if isinstance(optimizer, Averaged) else optimizer
+    return Averaged(of, keep) if k is None else Averaged(of, 0.5, every=k, overwrite=k)
 
 
 def _with(optimizer: Optimizer, name: str, value: float) -> Optimizer:
     """`optimizer` with another hyper-parameter; ValueError if it has no such one."""
+    if isinstance(optimizer, Averaged):
+        return replace(optimizer, of=_with(optimizer.of, name, value))
     if hasattr(optimizer, name):
         return replace(optimizer, **{name: value})
     if optimizer.undivided:

@@ -184,7 +184,10 @@ def _check(above: str = "", **numbers: float) -> None:
 
 # For the command line --------------------------------------------------------------------------
 
-BATCH_RULES = {"linear": linear_rule, "square-root": square_root_rule}
+# ("noise" grows the batch, and the rate stays: callbacks.GrowBatch.)
+BATCH_RULES = {
+    "linear": linear_rule, "square-root": square_root_rule, "noise": lambda rate, _: rate,
+}  # fmt: skip
 DECAYS = {  # (rate, steps of the run) -> Schedule
     "constant": lambda rate, steps: constant(rate),
     "step": lambda rate, steps: step_decay(rate, -(-steps // 3), 0.1),

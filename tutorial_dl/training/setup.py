@@ -26,7 +26,7 @@ OF_PLAN = ("batch_size", "seed", "accumulate", "compile", "checkpoint", "checkpo
 # Options that a game does not take, and their defaults
 REFUSED = (
     "accumulate", "sync_batch_norm", "class_weight", "save_best", "compile", "one_copy",
-    "compression", "pipeline", "tensor", "context",
+    "compression", "pipeline", "tensor", "context", "ema", "look_ahead", "noise_scale",
 )  # fmt: skip
 # Options of GanConfig -> fields of Rules
 OF_GAME = {
@@ -86,6 +86,8 @@ def game_of(config: RunConfig, game: Game, dataset: Dataset, team: Any) -> dict[
     for name in REFUSED:
         if values[name] != OPTIONS[name].unset:
             raise ValueError(f"{OPTIONS[name].flag} does not fit a GAN, leave it out")
+    if config.schedule.batch_rule == "noise":
+        raise ValueError("--batch-rule noise does not fit a GAN, leave it out")
     rules = {OF_GAME[name]: value for name, value in vars(config.gan).items()
              if name in OF_GAME and value is not None}  # fmt: skip
     if rules.get("loss") == "wasserstein":  # which has no labels
@@ -155,6 +157,8 @@ def model_of(config: RunConfig, replica, dataset, team) -> dict[str, Any]:
         from ..model_parallel import ShardedReplica
 
         replica = ShardedReplica(replica, team, options.pop("shard"))
+    if config.schedule.batch_rule == "noise":
+        options["noise_scale"] = True
     strategy = strategies.get(config.strategy.strategy, team, **options, layout=layout)
     return {
         "model": replica, "dataset": dataset, "strategy": strategy,
@@ -213,6 +217,8 @@ def callbacks_of(config: RunConfig, metric: str = "val_loss") -> list:
         found.append(callbacks.Target(*target_of(config.schedule.target)))
     if config.schedule.patience is not None:
         found.append(callbacks.EarlyStopping(metric, config.schedule.patience, mode=mode))
+    if config.schedule.batch_rule == "noise":
+        found.append(callbacks.GrowBatch())
     if config.output.save_best is not None:
         found.append(callbacks.SaveBest(config.output.save_best, metric, mode))
     if config.output.log is not None:

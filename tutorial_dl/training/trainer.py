@@ -175,6 +175,7 @@ class Trainer:
         if left > 0 and self.stopped is None:
             return self.fit(left)
         with self._together():
+            self.run.show(True, ends=True)
             self.run.tell("on_fit_end")
         return self.history
 

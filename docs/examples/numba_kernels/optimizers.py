@@ -1,19 +1,20 @@
 """Examples of numba_kernels.optimizers."""
 
 # %% One update by each rule
-# shows: NAMES, get, SGD, Adagrad, Adadelta, RMSprop, Adam, AdamW, Nadam, Lion, LARS, LAMB
-# shows: Optimizer, State
+# shows: NAMES, get, SGD, Adagrad, Adadelta, RMSprop, Adam, AdamW, Nadam, Lion, LARS, LAMB, Muon
+# shows: SOAP, Adafactor, ScheduleFreeSGD, ScheduleFreeAdamW, Prodigy, Optimizer, State
 import numpy as np
 
 from numba_kernels import optimizers
 
 for name in optimizers.NAMES:
-    rule = optimizers.get(name, learning_rate=0.1)  # an Optimizer: SGD, ..., LAMB
+    rule = optimizers.get(name, learning_rate=0.1)  # an Optimizer: SGD, ..., Prodigy
     x, gradient = np.array([1.0, 2.0]), np.array([0.5, -0.5])
     state = rule.init(2, np.float64, segments=[0])  # its State; LARS and LAMB need the layers
     rule.update(x, gradient, state)  # in place, one pass over memory
-    print(f"{type(rule).__name__:8} {name:9} {x.round(4)}")
-# SGD, Adagrad, Adadelta, RMSprop, Adam, AdamW, Nadam, Lion, LARS, LAMB
+    print(f"{type(rule).__name__:17} {name:19} {x.round(4)}")
+# SGD, Adagrad, Adadelta, RMSprop, Adam, AdamW, Nadam, Lion, LARS, LAMB, Muon, SOAP, Adafactor,
+# ScheduleFreeSGD, ScheduleFreeAdamW, Prodigy
 
 # %% SGD with momentum down a parabola
 # shows: SGD
@@ -40,6 +41,20 @@ for gradient in (1e-3, 1.0, 1e3):
     state = rule.init(1, np.float64)  # State: updates done, and two running averages
     rule.update(x, np.array([gradient]), state)
     print(gradient, x, state.step, state.slots.shape)
+
+# %% An average of the weights
+# shows: Averaged
+import numpy as np
+
+from numba_kernels.optimizers import SGD, Averaged
+
+x, rule = np.array([1.0]), Averaged(SGD(0.1), keep=0.5)
+state = rule.init(1, np.float64)
+for _ in range(3):
+    rule.update(x, x.copy(), state)
+print("trained", x.round(3), end=" ")
+rule.show(x, state, True)
+print("shown", x.round(3))  # Averaged: ((0.9 + 0.81) / 2 + 0.729) / 2
 
 # %% Clip a gradient
 # shows: clip_by_norm

@@ -260,7 +260,7 @@ def different_clipping():
     w, g = np.zeros(100, "f4"), team.empty(100)
     step = Step(team, SGD(), w, g, clip_norm=1.0)
     if team.rank == 1:
-        step._norms = False
+        step._parts = False
     with pytest.raises(MismatchError):
         step(0.0, 1)
 

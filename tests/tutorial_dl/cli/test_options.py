@@ -54,7 +54,8 @@ OTHERS = {
     "recompute": True, "tensor": 2, "tensor_rules": "a=rows", "shard": 0, "context": 2,
     "sequence_parallel": True,
     "keep_order": True, "rehearse": True,
-    "weight_decay": 0.01, "beta_1": 0.8, "beta_2": 0.9,
+    "weight_decay": 0.01, "beta_1": 0.8, "beta_2": 0.9, "ema": 0.5, "look_ahead": 3,
+    "noise_scale": True,
     "discriminator_learning_rate": 0.5, "discriminator_steps": 3, "gan_loss": "wasserstein",
     "gan_turns": "simultaneous",
     "gradient_penalty": 2.0, "label_smoothing": 0.1, "label_flips": 0.2,
@@ -370,7 +371,10 @@ finally:
     ("words", "names"),
     [
         ("tutorial-dl train --strategy ", strategies.NAMES),
-        ("tutorial-dl train --optimizer ada", ["adagrad", "adadelta", "adam", "adamw"]),
+        (
+            "tutorial-dl train --optimizer ada",
+            ["adagrad", "adadelta", "adam", "adamw", "adafactor"],
+        ),
         ("tutorial-dl train --check", ["--checkpoint", "--checkpoint-every"]),
         ("tutorial-dl tr", ["train"]),
     ],

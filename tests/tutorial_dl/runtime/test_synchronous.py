@@ -12,8 +12,11 @@ from tutorial_dl.replica.consistency import DriftError
 from tutorial_dl.training import TrainingError, schedules
 
 SAMPLES, BATCH = 182, 20  # the last batch has 2 samples, too few for 3 ranks
-RULES = ("sgd", "momentum", "adam", "lars", "lamb")
-FEW_RULES = ("momentum", "lamb")  # one by element, and one that needs each layer's norms
+RULES = (
+    *("sgd", "momentum", "adam", "lars", "lamb"),
+    *("muon", "adafactor", "prodigy", "schedule_free_adamw"),
+)
+FEW_RULES = ("momentum", "lamb", "muon")  # by element, by norms of layers, by whole matrices
 
 
 def dataset(classes):

@@ -46,6 +46,25 @@ def by_keras_alone():
     return keras.optimizers.Adam(0.05, epsilon=1e-3, amsgrad=True, clipnorm=0.1)
 
 
+def averaging():
+    import keras
+
+    average = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 5}
+    return keras.optimizers.Adam(0.05, epsilon=1e-3, **average)
+
+
+def averaged_by_ftrl():
+    import keras
+
+    return keras.optimizers.Ftrl(0.1, use_ema=True, ema_momentum=0.8)
+
+
+def orthogonal():
+    import keras
+
+    return keras.optimizers.Muon(0.0625, exclude_layers=["_1/"])
+
+
 def by_keras(optimizer):
     """The weights after `fit`, with the batches in our order."""
     from as_fit import of_rank_0
@@ -58,6 +77,7 @@ def by_keras(optimizer):
         for epoch in range(EPOCHS):
             for x, y in batches.epoch(epoch):
                 model.train_on_batch(x, y)
+        model.optimizer.finalize_variable_values(model.trainable_variables)  # as `fit` does
 
     of_rank_0(model, train)
     return model.get_weights()
@@ -81,18 +101,19 @@ def as_fit(folder):
 
     from tutorial_dl import strategies
 
-    for make in (decaying, by_keras_alone):
+    for make in (decaying, by_keras_alone, averaging, averaged_by_ftrl, orthogonal):
         expected, model = by_keras(make()), compiled(make())
         equals(expected, trainer_of(model), model)
         model = compiled(keras.optimizers.SGD(7.0))
         equals(expected, trainer_of(model, optimizer=make()), model)  # given to the Trainer instead
-    # The state of an optimizer of Keras's is in checkpoints.
-    model = compiled(by_keras_alone())
-    trainer_of(model, checkpoint=folder).fit(2)
-    again = compiled(by_keras_alone())
-    trainer = trainer_of(again, checkpoint=folder)
-    assert trainer.resume()
-    equals(expected, trainer, again)
+    # Checkpoints have the state of an optimizer of Keras's, an average, and that of owners.
+    for make in (by_keras_alone, averaging, orthogonal):
+        expected, where = by_keras(make()), f"{folder}_{make.__name__}"
+        trainer_of(compiled(make()), checkpoint=where).fit(2)
+        again = compiled(make())
+        trainer = trainer_of(again, checkpoint=where)
+        assert trainer.resume()
+        equals(expected, trainer, again)
     # An asynchronous master has a kernel for SGD, and none for amsgrad.
     master = strategies.Downpour(synchronous=True)
     expected, model = (
@@ -112,7 +133,7 @@ def test_one_rank_trains_as_fit_does(on_ranks, tmp_path):
 
 
 def as_one():
-    for make in (decaying, by_keras_alone):
+    for make in (decaying, by_keras_alone, averaging, orthogonal):
         expected = by_keras(make())
         for strategy in ("serial", "synchronous"):
             model = compiled(make())

@@ -1,7 +1,7 @@
 """The optimizer that a Keras model was compiled with: as one of ours, or as Keras applies it.
 
 Most of Keras's rules have a kernel here, with the same formula and the same hyper-parameters; so a
-compiled Adam(0.05) becomes our Adam(0.05). Any other (Adafactor, amsgrad, a class of the user's) is
+compiled Adam(0.05) becomes our Adam(0.05). Any other (Ftrl, amsgrad, a class of the user's) is
 applied by Keras itself, on every rank after the gradients were reduced, as in Horovod (Sergeev and
 Del Balso, arXiv 1802.05799, section 3).
 """
@@ -9,6 +9,7 @@ Del Balso, arXiv 1802.05799, section 3).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -36,9 +37,16 @@ KERNELS = {
     "AdamW": ("beta_1", "beta_2", "epsilon", "weight_decay"),
     "Nadam": ("beta_1", "beta_2", "epsilon"),
     "Lion": ("beta_1", "beta_2", "weight_decay"),
+    "Adafactor": ("beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold"),
+    "Muon": (
+        *("momentum", "nesterov", "weight_decay", "rms_rate"),
+        *("adam_beta_1", "adam_beta_2", "epsilon", "adam_weight_decay"),
+    ),
 }
 # Settings that the kernels lack
-OTHERS = ("amsgrad", "clipnorm", "clipvalue", "use_ema", "gradient_accumulation_steps")
+OTHERS = ("amsgrad", "clipnorm", "clipvalue", "gradient_accumulation_steps")
+# Settings of Muon's that are no arguments here
+CONSTANTS = ("muon_a", "muon_b", "muon_c", "ns_steps", "adam_lr_ratio")
 
 
 def compiled_optimizer(model: keras.Model, theirs: Any) -> CompiledOptimizer | None:
@@ -58,6 +66,9 @@ def compiled_optimizer(model: keras.Model, theirs: Any) -> CompiledOptimizer | N
     ours = _with_a_kernel(model, theirs, config, rate)
     if ours is None:
         clip_norm, ours = None, ByKeras.of(model, theirs, rate)
+    if theirs.use_ema:
+        keep, overwrite = theirs.ema_momentum, theirs.ema_overwrite_frequency
+        ours = optimizers.Averaged(ours, keep, overwrite=overwrite or None, at_end=True)
     return CompiledOptimizer(ours, schedule, clip_norm, type(theirs).__name__, default)
 
 
@@ -90,9 +101,9 @@ def _json(config: dict) -> str:
 
 def _with_a_kernel(model, theirs, config: dict, rate: float) -> Optimizer | None:
     """Our optimizer that does what `theirs` does; None if there is none."""
-    classes = (name for name in KERNELS if type(theirs) is getattr(keras.optimizers, name))
+    classes = (n for n in KERNELS if type(theirs) is getattr(keras.optimizers, n, None))
     kind = next(classes, None)
-    decays = config.get("weight_decay")
+    decays = config.get("weight_decay") or config.get("adam_weight_decay")
     if kind == "Adam" and decays:
         kind = "AdamW"
     if kind is None or any(config.get(name) for name in OTHERS):
@@ -101,6 +112,15 @@ def _with_a_kernel(model, theirs, config: dict, rate: float) -> Optimizer | None
     if decays and ("weight_decay" not in names or _without_decay(model, theirs)):
         return None
     values = {name: config[name] or 0.0 for name in names}
+    if kind == "Muon":
+        usual = keras.optimizers.Muon().get_config()
+        if any(config[name] != usual[name] for name in CONSTANTS):
+            return None
+        words = list(config["exclude_layers"]) + ["(?i)embedding"] * config["exclude_embeddings"]
+        values |= {"rms_rate": config["rms_rate"], "adam": tuple(
+            one.path for one in model.trainable_variables
+            if len(one.shape) != 2 or any(re.search(word, one.path) for word in words)
+        )}  # fmt: skip
     try:
         return getattr(optimizers, kind)(rate, **values)
     except ValueError:  # such as epsilon = 0
@@ -147,11 +167,6 @@ def _refuse(model, theirs) -> None:
             f"optimizer {kind.__name__} has an __init__ of its own and no get_config, so it can't "
             "be copied: add get_config, which returns the arguments of __init__"
         )
-    if theirs.use_ema:
-        raise ValueError(
-            f"model '{model.name}' was compiled with use_ema=True, which model.fit completes at "
-            "its end: leave it out, or train with tutorial_dl.horovod"
-        )
     if getattr(theirs, "horovod", None) is not None:
         raise ValueError(
             f"model '{model.name}' was compiled with hvd.DistributedOptimizer, which reduces "
@@ -178,7 +193,8 @@ class ByKeras(Optimizer):
     @classmethod
     def of(cls, model: keras.Model, theirs: keras.optimizers.Optimizer, rate: float) -> ByKeras:
         settings = theirs.get_config()
-        for name in ("learning_rate", "name", "loss_scale_factor"):  # these may differ
+        averages = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
+        for name in ("learning_rate", "name", "loss_scale_factor", *averages):  # these may differ
             settings.pop(name, None)
         undecayed = tuple(_without_decay(model, theirs))
         weights = tuple(model.trainable_variables)
@@ -194,7 +210,7 @@ class ByKeras(Optimizer):
 
     def init(self, n: int, dtype=np.float32, segments=None, first: int = 0) -> State:
         settings = self.theirs.get_config()
-        settings |= {"learning_rate": 1.0, "loss_scale_factor": None}
+        settings |= {"learning_rate": 1.0, "loss_scale_factor": None, "use_ema": False}
         return KerasState(self, type(self.theirs).from_config(settings), n, dtype, segments)
 
     def update(self, parameters: np.ndarray, gradient: np.ndarray, state: KerasState) -> None:

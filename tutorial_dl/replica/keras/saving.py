@@ -11,6 +11,7 @@ then `fit` raises "Unknown variable".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from numba_kernels import optimizers
-from numba_kernels.optimizers import Nadam, Optimizer
+from numba_kernels.optimizers import Adafactor, Averaged, Muon, Nadam, Optimizer
+from numba_kernels.optimizers.adafactor import factors
 from tutorial_dl.replica.base import CompiledOptimizer, TrainedBy
 from tutorial_dl.replica.keras.optimizers import KERNELS, ByKeras, keras
 
@@ -32,7 +34,10 @@ SLOTS = {
     "RMSprop": ("_velocities", "_momentums", "_average_gradients"),
     **dict.fromkeys(("Adam", "AdamW", "Nadam"), ("_momentums", "_velocities")),
     "Lion": ("_momentums",),
+    "Muon": ("momentums", "adam_velocities"),
+    "Adafactor": ("_r", "_c", "_v"),
 }
+AVERAGES = "_model_variables_moving_average"
 
 
 @contextmanager
@@ -63,16 +68,24 @@ def _optimizer(replica, trained: TrainedBy | None) -> keras.optimizers.Optimizer
     kind, config = type(theirs), theirs.get_config()
     if trained is None:
         return kind.from_config(config)
-    ours = trained.optimizer
+    ours = _rule(trained.optimizer)
     if isinstance(ours, ByKeras):
         kind, config = type(ours.theirs), ours.theirs.get_config()
-    elif not _is(ours, _compiled(replica)):
-        if (name := _known(ours)) is None:
+    elif not _is(trained.optimizer, _compiled(replica)):
+        if (name := _known(ours, replica)) is None:
             return kind.from_config(config)  # Keras has no such rule (LARS, LAMB)
         kind = getattr(keras.optimizers, name)
         config = {one: getattr(ours, one) for one in KERNELS[name]}
+        if name == "Muon":
+            others = [re.escape(one) for one in ours.told(replica.segments).adam]
+            config |= {"exclude_layers": others, "exclude_embeddings": False}
     if not _keeps_schedule(replica, trained):
         config["learning_rate"] = ours.learning_rate
+    average = trained.optimizer if isinstance(trained.optimizer, Averaged) else None
+    config["use_ema"] = average is not None and average.every == 1  # Keras has no Lookahead
+    if config["use_ema"]:
+        config["ema_momentum"] = average.keep
+        config["ema_overwrite_frequency"] = average.overwrite
     if not isinstance(ours, ByKeras) and trained.clip_norm is not None:
         config["global_clipnorm"] = trained.clip_norm
     return kind.from_config(config)
@@ -99,8 +112,17 @@ def _keeps_schedule(replica, trained: TrainedBy) -> bool:
     return str(trained.schedule) == compiled.schedule.__name__ and _is(trained.optimizer, compiled)
 
 
-def _known(ours: Optimizer) -> str | None:
+def _rule(ours: Optimizer) -> Optimizer:
+    """What trains, without an average of its weights."""
+    return ours.of if isinstance(ours, Averaged) else ours
+
+
+def _known(ours: Optimizer, replica) -> str | None:
     """The name of Keras's class with the same rule."""
+    if isinstance(ours, Muon):
+        of_adam = ours.told(replica.segments).adam
+        if any(len(one.shape) > 2 and one.name not in of_adam for one in replica.segments):
+            return None  # Keras leaves those to Adam
     return next((name for name in KERNELS if type(ours) is getattr(optimizers, name)), None)
 
 
@@ -113,14 +135,24 @@ def _scaled(own, optimizer):
 
 def _fill(optimizer: Any, replica, trained: TrainedBy) -> None:
     """Copy the running averages and the number of updates to an optimizer that has been built."""
-    ours, name = trained.optimizer, _known(trained.optimizer)
-    by_keras = isinstance(ours, ByKeras)
-    if trained.slots is None or not (by_keras or name):
+    ours, slots = _rule(trained.optimizer), trained.slots
+    name, by_keras = _known(ours, replica), isinstance(ours, ByKeras)
+    if slots is None or not (by_keras or name):
         return
     optimizer.iterations.assign(trained.updates)
+    if isinstance(trained.optimizer, Averaged):
+        averages = getattr(optimizer, AVERAGES) if optimizer.use_ema else []
+        if trained.optimizer.at_end and averages:
+            _copy(replica, slots[-1], averages)
+        elif averages:  # the model has them, while it is saved
+            for variable, weight in zip(averages, replica.model.trainable_variables, strict=True):
+                variable.assign(weight)
+        slots = slots[:-1]
     if by_keras:
-        numbers, at = np.ravel(trained.slots), 0
+        numbers, at = np.ravel(slots), 0
         known = optimizer.iterations, optimizer._learning_rate
+        if optimizer.use_ema:
+            known += tuple(getattr(optimizer, AVERAGES))
         for variable in optimizer.variables:
             if not any(variable is one for one in known):
                 size = int(np.prod(variable.shape))
@@ -128,8 +160,21 @@ def _fill(optimizer: Any, replica, trained: TrainedBy) -> None:
                 at += size
         return
     lists = [found for found in (getattr(optimizer, one) for one in SLOTS[name]) if found]
-    for slot, variables in zip(trained.slots, lists, strict=True):
-        for segment, variable in zip(replica.segments, variables, strict=True):
-            variable.assign(segment.of(slot))
+    if isinstance(ours, Adafactor):
+        for segment, *variables in zip(replica.segments, *lists, strict=True):
+            parts = factors(segment.of(slots[0]).reshape(-1), segment.shape)
+            own = variables[:2] if parts[1:] else variables[2:]
+            for variable, part in zip(own, parts, strict=True):
+                variable.assign(part)
+        return
+    for slot, variables in zip(slots, lists, strict=True):
+        _copy(replica, slot, variables)
     if isinstance(ours, Nadam):
         optimizer._u_product.assign(ours.warmed_up(trained.updates)[1])
+
+
+def _copy(replica, slot: np.ndarray, variables: list) -> None:
+    """Copy a slot to Keras's variables, of which there may be none for some weights."""
+    for segment, variable in zip(replica.segments, variables, strict=True):
+        if variable is not None:
+            variable.assign(segment.of(slot))
