@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import pytest
 from ended import until
 from small_notebooks import SMALL, small
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+from tutorial_dl.cli.notebooks import found
+
+NOTEBOOKS = found()
 SECONDS = 600  # a cell
 
 
@@ -60,6 +63,14 @@ def test_there_are_notebooks():
     assert SMALL.keys() <= {notebook.stem for notebook in NOTEBOOKS}
 
 
+def test_make_lab_opens_a_copy_beside_docs_that_git_ignores():
+    root = Path(__file__).parents[2]
+    done = subprocess.run(["make", "-n", "lab"], cwd=root, capture_output=True, text=True)
+    (mine,) = re.findall(r"notebooks copy (\w+)", done.stdout)
+    assert "jupyter lab --" in done.stdout and f"preferred_dir={mine} " in done.stdout
+    assert f"{mine}/" in (root / ".gitignore").read_text().splitlines()
+
+
 # Together the notebooks take longer than any other file, so every other one is in a second group.
 GROUPS = [
     pytest.param(path, marks=pytest.mark.xdist_group("more_notebooks")) if number % 2 else path
@@ -88,6 +99,9 @@ def test_notebook_is_stored_as_it_should_be(notebook):
         assert not cell.get("outputs") and cell.get("execution_count") is None
     identifiers = [cell["id"] for cell in content["cells"]]
     assert len(set(identifiers)) == len(identifiers)
+    text = "\n".join("".join(c["source"]) for c in content["cells"] if c["cell_type"] == "markdown")
+    for link in re.findall(r"\]\((\.\./[^)#]+)", text):  # also of a copy in `my_notebooks`
+        assert (notebook.parent / link).exists(), link
     # Without asserts, running a notebook would check hardly anything.
     code = [c for c in content["cells"] if c["cell_type"] == "code"]
     assert any("assert" in "".join(c["source"]) for c in code)
