@@ -1,16 +1,21 @@
-"""%%px and %%mpi of a notebook that has no cluster yet: they say how to get one.
+"""What a notebook has from the first import: %%px and %%mpi, and no notices of TensorFlow.
 
-`Cluster` replaces them by its own (magics.py). Only IPython sessions have them; a notebook that has
-imported nothing of this package does not.
+Without a cluster, the magics say how to get one; `Cluster` replaces them by its own (magics.py). Only
+IPython sessions have them; a notebook that has imported nothing of this package does not.
 """
 
 import sys
+
+from ..tensorflow_chatter import hide_tensorflow_chatter
 
 NAMES = {"line": ("px", "autopx", "pxconfig", "pxresult"), "cell": ("px", "mpi")}
 
 
 def register() -> None:
-    """Register the magics in this IPython session, if there is one, unless it has them."""
+    """Register the magics in this IPython session, if there is one, unless it has them.
+
+    A later cell may be the first to import Keras, whose notices would be on red.
+    """
     if "IPython" not in sys.modules:
         return
     from IPython import get_ipython
@@ -18,6 +23,7 @@ def register() -> None:
     shell = get_ipython()
     if shell is None:
         return
+    hide_tensorflow_chatter()
     for kind, names in NAMES.items():
         for name in names:
             if name not in shell.magics_manager.magics[kind]:
