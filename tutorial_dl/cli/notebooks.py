@@ -19,10 +19,8 @@ NAMES = re.compile(r"\]\((\w+\.ipynb)\)")
 
 
 def found() -> list[Path]:
-    """The files of the course, in order: those that the table in notebooks/README.md names.
-
-    The folder is that of a source tree, else that of the installed package. It may have notebooks
-    of one's own, which are none of the course.
+    """The files of the course, in order: those that the table in notebooks/README.md names, of a
+    source tree or else as installed. A notebook of one's own beside them is none of the course.
     """
     table = Path(__file__).parents[2] / "notebooks/README.md"
     if not table.exists():
@@ -30,9 +28,7 @@ def found() -> list[Path]:
             for file in metadata.files("tutorial-dl") or ():
                 if file.match("tutorial-dl/notebooks/README.md"):
                     table = Path(file.locate()).resolve()
-    if not table.exists():
-        return []
-    names = NAMES.findall(table.read_text(encoding="utf-8"))
+    names = NAMES.findall(table.read_text(encoding="utf-8")) if table.exists() else ()
     return [table.parent / name for name in names]
 
 
@@ -48,10 +44,7 @@ def copy(
     folder: Annotated[Path, typer.Argument(help="Where to copy them; it is made if need be.")],
     force: flag("Replace notebooks that are there.") = False,
 ) -> None:
-    """Copy the notebooks to a folder of your own, to run and change them there.
-
-    Those that are there already are kept as they are.
-    """
+    """Copy the notebooks to a folder of your own, where those that are there already are kept."""
     files = found()
     if not files:
         fail("the notebooks were not installed: reinstall the package from its wheel", 1)
@@ -61,7 +54,8 @@ def copy(
         for file in new:
             shutil.copyfile(file, folder / file.name)
     kept = f"; kept {len(files) - len(new)} as they are there (--force replaces them)"
-    print(f"{folder}: copied {counted(len(new), 'notebook')}{kept if len(new) < len(files) else ''}")
+    kept *= len(new) < len(files)
+    print(f"{folder}: copied {counted(len(new), 'notebook')}{kept}")
 
 
 @app.command()

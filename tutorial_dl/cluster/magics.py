@@ -137,8 +137,7 @@ def which_ranks(text: str, size: int) -> list[int]:
         if not match or first > last:
             raise UsageError(f"--ranks must be like 1 or 0,2 or 1-3 or all, got {text}")
         if last >= size:
-            there = f"ranks 0 to {size - 1}" if size > 1 else "rank 0 only"
-            raise UsageError(f"--ranks {text}: there is no rank {last}; this cluster has {there}")
+            raise UsageError(f"--ranks {text}: no rank {last} in a cluster of ranks 0 to {size - 1}")
         chosen.update(range(first, last + 1))
     return sorted(chosen)
 

@@ -1,7 +1,7 @@
-"""What a notebook has from the first import: %%px and %%mpi, and no notices of TensorFlow.
+"""%%px and %%mpi of a notebook that has no cluster yet: they say how to get one.
 
-Without a cluster, the magics say how to get one; `Cluster` replaces them by its own (magics.py). Only
-IPython sessions have them; a notebook that has imported nothing of this package does not.
+`Cluster` replaces them by its own (magics.py). Only IPython sessions have them; a notebook that has
+imported nothing of this package does not.
 """
 
 import sys
@@ -12,10 +12,7 @@ NAMES = {"line": ("px", "autopx", "pxconfig", "pxresult"), "cell": ("px", "mpi")
 
 
 def register() -> None:
-    """Register the magics in this IPython session, if there is one, unless it has them.
-
-    A later cell may be the first to import Keras, whose notices would be on red.
-    """
+    """Register the magics in this IPython session, if there is one, unless it has them."""
     if "IPython" not in sys.modules:
         return
     from IPython import get_ipython
@@ -23,7 +20,7 @@ def register() -> None:
     shell = get_ipython()
     if shell is None:
         return
-    hide_tensorflow_chatter()
+    hide_tensorflow_chatter()  # of cells that import Keras first
     for kind, names in NAMES.items():
         for name in names:
             if name not in shell.magics_manager.magics[kind]:
