@@ -306,15 +306,15 @@ def test_the_text_of_pages_for_a_search_from_disk(tmp_path):
     (tmp_path / "_static").mkdir()
     (tmp_path / "api").mkdir()
     (tmp_path / "api/a.html").write_text(
-        "<nav>menu</nav><article role=\"main\" id=\"m\"><style>p {}</style><section id=\"one\">\n"
-        "<h1>One<a class=\"headerlink\" href=\"#one\">#</a></h1><p>a &lt; <b>b</b></p>"
+        '<nav>menu</nav><article role="main" id="m"><style>p {}</style><section id="one">\n'
+        '<h1>One<a class="headerlink" href="#one">#</a></h1><p>a &lt; <b>b</b></p>'
         "<svg><text>1</text></svg></section></article><footer>end</footer>"
     )
     (tmp_path / "source.html").write_text("<pre>x = 1</pre>")  # a file of the packages
     texts.write(tmp_path)
     script = (tmp_path / "_static/texts.js").read_text()
     assert json.loads(script.removeprefix("var texts = ").removesuffix(";\n")) == {
-        "api/a.html": "<article role=\"main\" id=\"m\"><section id=\"one\"> Onea &lt; b"
+        "api/a.html": '<article role="main" id="m"><section id="one"> Onea &lt; b'
     }
 
 

@@ -122,7 +122,9 @@ BUSY = {  # what checks may meet where other programs use the cores
     "12 compare": {"c": runs({"downpour": 0.1, "downpour, late": 0.1, "synchronous": 0.2})},
     "13 compare": {"c": runs({"springs": 0.1, "synchronous, batch 32": 0.2})},
     "14 compare": {
-        "c": runs({"synchronous, batch 32": 2, "synchronous, batch 96": 1, "energy matching, κ = 4/3": 4})
+        "c": runs(
+            {"synchronous, batch 32": 2, "synchronous, batch 96": 1, "energy matching, κ = 4/3": 4}
+        )
     },
 }
 

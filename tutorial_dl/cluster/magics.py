@@ -137,7 +137,7 @@ def which_ranks(text: str, size: int) -> list[int]:
         if not match or first > last:
             raise UsageError(f"--ranks must be like 1 or 0,2 or 1-3 or all, got {text}")
         if last >= size:
-            raise UsageError(f"--ranks {text}: no rank {last} in a cluster of ranks 0 to {size - 1}")
+            raise UsageError(f"--ranks {text}: no rank {last}, only ranks 0 to {size - 1}")
         chosen.update(range(first, last + 1))
     return sorted(chosen)
 

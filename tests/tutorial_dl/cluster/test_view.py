@@ -34,8 +34,8 @@ def test_which_ranks(text, ranks):
 @pytest.mark.parametrize(
     ("text", "size", "said"),
     [(text, 4, "must be like 1 or 0,2 or 1-3 or all, got") for text in ("2-1", "x", "", "0,,1")]
-    + [("-1", 4, "must be like"), ("0,2", 2, "0,2: no rank 2 in a cluster of ranks 0 to 1")]
-    + [("1-4", 4, "1-4: no rank 4 in a cluster of ranks 0 to 3")],
+    + [("-1", 4, "must be like"), ("0,2", 2, "0,2: no rank 2, only ranks 0 to 1")]
+    + [("1-4", 4, "1-4: no rank 4, only ranks 0 to 3")],
 )
 def test_which_ranks_refuses(text, size, said):
     with pytest.raises(UsageError, match=f"^--ranks {said}"):
