@@ -54,6 +54,7 @@ def address():
         ("ring", "api/modules/numba_kernels.allreduce.ring.html"),
         ("--batch-size", "commands/tutorial_dl-train.html#cmdoption-tutorial_dl-train-batch-size"),
         ("Adam", "api/classes/numba_kernels.optimizers.Adam.html"),
+        ("early stopping", "api/classes/tutorial_dl.training.callbacks.EarlyStopping.html"),
     ],
 )
 def test_search_finds(words, first, address, record):
@@ -63,6 +64,19 @@ def test_search_finds(words, first, address, record):
         place = shown.index(first) + 1 if first in shown else len(shown)
         record(f"place of {first} in a search for {words}", "<= 3", str(place), place <= 3)
         assert not page.elsewhere(), page.elsewhere()
+
+
+def test_search_from_disk_has_excerpts_and_finds_beginnings_of_words():
+    """A page that is opened from disk may not read others; "lr" is no part of "allreduce"."""
+    with Page() as page:
+        page.open(f"{SITE.as_uri()}/search.html?q=lr")
+        said = "document.querySelector('#search-results .context')?.textContent"
+        assert page.until(said).strip()
+        names = page.until(
+            "[...document.querySelectorAll('#search-results li')].filter(li => li.offsetHeight)"
+            ".map(li => li.querySelector('a').textContent)"
+        )
+        assert names and not [name for name in names if "allreduce" in name.lower()], names
 
 
 def test_pages_lead_to_notebooks_and_files_and_cells_have_colours():

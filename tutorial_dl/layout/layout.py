@@ -178,9 +178,6 @@ class Layout(Counts):
 
         return draw_layout(self, nodes)
 
-    def _repr_png_(self) -> bytes:
-        return self.figure()._repr_png_()
-
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         return self.figure()._repr_mimebundle_()
 

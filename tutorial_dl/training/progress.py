@@ -15,7 +15,7 @@ import time
 from tqdm import tqdm
 
 from ..data import Stream
-from ..runtime.history import in_words
+from ..runtime.history import heads, in_words
 
 LINE = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
 # The launcher sets it if its own stderr is a terminal (that of a rank is mpiexec's pipe), and to
@@ -239,14 +239,13 @@ def cells(row: dict[str, float]) -> dict[str, str]:
 
 def table(rows: list[dict[str, float]]) -> str:
     """The newest epochs, the last one at the bottom."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in cells(rows[-1]))
     left = len(rows) - ROWS
     earlier = f"<tr><td>… {left} earlier</td></tr>" if left > 0 else ""
     body = "".join(
         "<tr>" + "".join(f"<td>{text}</td>" for text in cells(row).values()) + "</tr>"
         for row in rows[-ROWS:]
     )
-    rows_of_page = f"<tr>{head}</tr>{earlier}{body}"
+    rows_of_page = f"<tr>{heads(cells(rows[-1]))}</tr>{earlier}{body}"
     return f'<div style="overflow-x: auto"><table>{rows_of_page}</table></div>'
 
 

@@ -266,14 +266,10 @@ def allreduce_ladder(
             ax.xaxis.set_major_locator(LogLocator(base=16))
             if crossover and name in crossover[:2]:
                 ax.axvline(crossover[2], color=style.BLACK, linewidth=1, linestyle=":")
-                # The words are on the side that has more room.
-                side = "right" if crossover[2] > np.sqrt(sizes[0] * sizes[-1]) else "left"
+                # Below the panel, where they hide no data.
                 first = name == crossover[0]
-                lines = "faster than", crossover[first], "up to here" if first else "from here"
-                words = "\n".join(f" {line} " for line in lines)
-                where = {"transform": ax.get_xaxis_transform(), "va": "top", "ha": side}
-                behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
-                ax.text(crossover[2], 0.99, words, size=8, bbox=behind, **where)
+                words = ("left", crossover[1]) if first else ("right", crossover[0])
+                ax.set_xlabel("{} of the dotted line\nfaster than {}".format(*words), size=8)
         figure.supxlabel("vector (bytes)", size=9)
         figure.supylabel("time", size=9)
         handles = [
