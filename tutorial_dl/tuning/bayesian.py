@@ -25,6 +25,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_ndtr
+from threadpoolctl import ThreadpoolController
 
 from .gaussian_process import Process, fit, log_expected_improvement, log_improvement
 from .proposing import Proposing, Seen
@@ -42,6 +43,8 @@ CHANGES = 3  # of categories and whole numbers in a round, at most
 # from being all but one.
 APART, APART_PENDING = 1e-5, 2e-3
 APART_NOISY = 0.1  # times the deviation of the noise, in units of the amplitude's
+# One thread: matrices are small, and threads that wait for a core make it several times slower
+ONE_THREAD = ThreadpoolController().wrap(limits=1, user_api="blas")
 
 
 class Bayesian(Proposing):
@@ -57,6 +60,7 @@ class Bayesian(Proposing):
         self.hyper: np.ndarray | None = None
         self.fitted = 0  # finished trials when the lengths were fitted
 
+    @ONE_THREAD
     def propose(self, seen: Seen) -> dict:
         begun = len(seen.values) + len(seen.pending)
         if begun < self.first or len(seen.values) < 3:
