@@ -17,12 +17,15 @@ simulation.py              coordinator and leaders on a simulated clock
 problems.py                functions to search on, and one search on one of them
 """
 
+import sys
 import warnings
 
 import lazy_loader
 
-# Optuna imports tqdm.auto, which warns in every notebook without widgets; its bars are not used
-warnings.filterwarnings("ignore", "IProgress not found")
+if "ipykernel.zmqshell" in sys.modules:  # in a notebook, this warns where there are no widgets
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import tqdm.auto  # noqa: F401  (Optuna imports it)
 
 _attached, __dir__, __all__ = lazy_loader.attach(
     __name__,

@@ -25,7 +25,6 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_ndtr
-from threadpoolctl import ThreadpoolController
 
 from .gaussian_process import Process, fit, log_expected_improvement, log_improvement
 from .proposing import Proposing, Seen
@@ -43,8 +42,6 @@ CHANGES = 3  # of categories and whole numbers in a round, at most
 # from being all but one.
 APART, APART_PENDING = 1e-5, 2e-3
 APART_NOISY = 0.1  # times the deviation of the noise, in units of the amplitude's
-# One thread: matrices are small, and threads that wait for a core make it several times slower
-ONE_THREAD = ThreadpoolController().wrap(limits=1, user_api="blas")
 
 
 class Bayesian(Proposing):
@@ -52,16 +49,22 @@ class Bayesian(Proposing):
 
     def __init__(self, space, seed: int | None = None, common: int | None = None):
         from scipy.stats import qmc  # changes warnings' filters
+        from threadpoolctl import ThreadpoolController  # changes the environment
 
         super().__init__(space, seed, common)
         self.sizes = [columns_of(one) for _, one in space]
+        self.libraries = ThreadpoolController()
         self.first = max(5, min(10, space.columns + 1))
         self.sobol = qmc.Sobol(space.columns, rng=self.common)
         self.hyper: np.ndarray | None = None
         self.fitted = 0  # finished trials when the lengths were fitted
 
-    @ONE_THREAD
     def propose(self, seen: Seen) -> dict:
+        # Matrices are small, and threads that wait for a core make a choice several times slower
+        with self.libraries.limit(limits=1, user_api="blas"):
+            return self._chosen(seen)
+
+    def _chosen(self, seen: Seen) -> dict:
         begun = len(seen.values) + len(seen.pending)
         if begun < self.first or len(seen.values) < 3:
             self.sobol.reset()

@@ -257,19 +257,10 @@ class Study:
     def _signs(self) -> list[float]:
         return [-1.0 if higher else 1.0 for higher in self.higher]
 
-    @property
-    def _bytes(self) -> int:
-        """Of an event."""
-        return 8 * (HEAD + len(self.higher) + self.space.columns)
-
-    @property
-    def events(self) -> int:
-        """How many events there have been: trials that began or ended (proposing.py)."""
-        return len(self._log) // self._bytes
-
     def news(self, known: int) -> bytes:
-        """All events but the first `known`, for `Leader.answer`."""
-        return bytes(self._log[known * self._bytes :])
+        """All events (proposing.py) but the first `known`, for `Leader.answer`."""
+        entries = HEAD + len(self.higher) + self.space.columns
+        return bytes(self._log[known * 8 * entries :])
 
     # The end of a trial
 

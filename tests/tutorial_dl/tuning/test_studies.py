@@ -156,6 +156,7 @@ def test_the_front_of_a_grid_is_that_of_a_closed_form(tmp_path):
     assert [trial.params["y"] for trial in study.front] == [0, 0, 0]
 
 
+@pytest.mark.thorough(but="tpe")
 @pytest.mark.parametrize("sampler", ["tpe", "bayesian", "evolutionary", "cmaes"])
 def test_samplers_come_near_the_whole_front(sampler):
     """How far the roots' sum is above 2 on average, and how far the front reaches."""
