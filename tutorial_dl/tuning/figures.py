@@ -62,7 +62,7 @@ def timeline(outcome: Outcome, rows: Iterable[Mapping] = ()) -> style.Figure:
 def history(study: Study) -> style.Figure:
     """Figures of merit by trial, a panel each, and the best so far."""
     numbers, _, values = _complete(study)
-    with style.panel_each(study.merits, 2, 6.4, 2.6) as (figure, axes):
+    with style.panel_each(study.merits, 1, 6.4, 2.6) as (figure, axes):
         for (name, ax), higher, column in zip(axes.items(), study.higher, values.T, strict=True):
             best = (np.maximum if higher else np.minimum).accumulate(column)
             ax.plot(numbers, column, "o", color=style.MEASURED, label="a trial")

@@ -44,7 +44,8 @@ class View:
         best, done = self.study.best, len(self.study.finished)
         words = f"{done} of {self.study.trials} trials, {self.now() - self.begun:.0f} s"
         if best is None:
-            return words
+            number = len(self.study.front)
+            return f"{words}; {number} on the Pareto front" if number else words
         return f"{words}; best {short(best.value)} (trial {best.number}): {said(best.params)}"
 
     def _repr_html_(self) -> str:

@@ -68,21 +68,24 @@ def trials_of(study: Study) -> str:
     """All finished trials, the best or those of the Pareto front first, as a table."""
     front, names = [trial.number for trial in study.front], study.space.names
     complete = [row for row in study.rows() if row["state"] == "complete"]
-    if len(study.merits) > 1:
+    several = len(study.merits) > 1
+    if several:
         complete.sort(key=lambda row: (row["number"] not in front, row["number"]))
     else:
         complete.sort(key=lambda row: row["value"], reverse=study.higher[0])
     lines = []
     for row in [*complete, *(row for row in study.rows() if row["state"] != "complete")]:
         folds = row.get("folds", ())
+        on_front = several and row["number"] in front
+        why = row.get("why", "on the front" if on_front else "")
         lines.append(
             [
                 row["number"],
                 "" if row["value"] is None else row["value"],
-                max(folds) - min(folds) if len(folds) > 1 and len(study.merits) == 1 else "",
+                max(folds) - min(folds) if len(folds) > 1 and not several else "",
                 *(row["params"].get(name, "") for name in names),
                 f"{row['seconds']:.1f}" if "seconds" in row else "",
-                row["state"] + (f": {row['why']}" if "why" in row else ""),
+                row["state"] + f": {why}" * bool(why),
             ]
         )
     head = ["trial", ", ".join(study.merits), "spread over folds", *names, "seconds", "state"]

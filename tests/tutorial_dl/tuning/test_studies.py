@@ -251,7 +251,7 @@ def test_the_parameter_on_which_the_figure_depends_matters():
 def test_a_live_view_says_in_words_what_it_shows(options):
     view = View(study := shown(**options), lambda one, display_id: one, now=lambda: 0.0)
     page, words = view._repr_html_(), repr(view)
-    assert "{" not in words and ("best" in words) == (not options)
+    assert "{" not in words and ("best" in words) == ("front" not in words) == (not options)
     names = ["the newest trials", "each line is a trial"]
     for caption in [*names, *([] if options else ["result by trial", "result by epoch"])]:
         assert f"<small>{caption}" in page
