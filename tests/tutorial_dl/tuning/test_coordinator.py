@@ -86,9 +86,14 @@ def test_what_is_computed_counts_as_time():
 
 
 def test_more_groups_come_to_the_same_regret_sooner():
-    rows = simulation.advantage([1, 8], 60, "tpe", 3, problems.branin())
+    lines = []
+    rows = simulation.advantage([1, 8], 60, "tpe", 1, problems.branin(), lines.append)
     assert rows[1]["seconds"] < rows[0]["seconds"] / 6
     assert rows[0]["speed_up"] == pytest.approx(1) and rows[1]["speed_up"] > 6
+    for row in rows:  # as its curve, of one seed, says; by hand
+        when = [min([t for t, r in row["curve"] if r <= one], default=np.inf) for one in (1.5, 0.1)]
+        assert row["reached"] == when
+    assert lines[0].endswith("to regret 1.5   to regret 0.1") and len(lines) == 3
 
 
 def check_memory(trials):
