@@ -29,6 +29,7 @@ from .options import (
     check_timeline,
     check_upward,
     class_weight_of,
+    directions_of,
     model_arguments_of,
     monitor_of,
     option,
@@ -335,12 +336,17 @@ class SearchConfig:
     groups: int = option("Sets of values to train at once.", 1, least=1)
     folds: int = option("Folds of cross-validation; 1: the data's own validation part.", 1, least=1)
     merit: str = option(
-        "Figure of merit: a column of the history, or module:function of the trainer.", "val_loss")
+        "Figure of merit: a column of the history, or module:function of the trainer; several with "
+        "commas.", "val_loss")
     maximise: bool | None = option(
         "Whether higher is better; default: for accuracy and the like.", off="--minimise")
+    directions: str | None = option(
+        "Of several figures of merit: maximise or minimise, for each, with commas.",
+        form=directions_of)
     pruner: str = option(
         "Stop bad trials early: none, median, successive_halving or hyperband.", "none")
     deadline: float = option("Seconds that one training may take.", 3600.0, above=0.0, below=1e9)
+    retry: bool = option("With --resume: try sets that have failed again.", False)
 # fmt: on
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tutorial_dl.cli.notebooks import found
+from tutorial_dl.cli.notebooks import notebook_files
 
 
 class Notebook(NamedTuple):
@@ -30,4 +30,4 @@ def _read(files: Iterable[Path]) -> dict[str, Notebook]:
     return read
 
 
-NOTEBOOKS = _read(found())
+NOTEBOOKS = _read(notebook_files())

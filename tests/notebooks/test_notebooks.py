@@ -17,9 +17,9 @@ from ended import until
 from notebook_cells import Notebook
 from small_notebooks import SMALL, small
 
-from tutorial_dl.cli.notebooks import found
+from tutorial_dl.cli.notebooks import notebook_files
 
-NOTEBOOKS = found()
+NOTEBOOKS = notebook_files()
 SECONDS = 600  # a cell
 
 

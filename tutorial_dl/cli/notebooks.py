@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True, help="List the notebooks of the course, 
 NAMES = re.compile(r"\]\((\w+\.ipynb)\)")
 
 
-def found() -> list[Path]:
+def notebook_files() -> list[Path]:
     """The files of the course, in order: those that the table in notebooks/README.md names, of a
     source tree or else as installed. A notebook of one's own beside them is none of the course.
     """
@@ -35,7 +35,7 @@ def found() -> list[Path]:
 @app.command("list")
 def list_() -> None:
     """List the notebooks."""
-    for file in found():
+    for file in notebook_files():
         print(file.name)
 
 
@@ -45,7 +45,7 @@ def copy(
     force: flag("Replace notebooks that are there.") = False,
 ) -> None:
     """Copy the notebooks to a folder of your own, where those that are there already are kept."""
-    files = found()
+    files = notebook_files()
     if not files:
         fail("the notebooks were not installed: reinstall the package from its wheel", 1)
     new = [file for file in files if force or not (folder / file.name).exists()]
@@ -91,7 +91,7 @@ def run(
 
 def select(names: list[str]) -> list[Path]:
     """The files of the notebooks with these names or numbers; all without any."""
-    files = found()
+    files = notebook_files()
     by_word = {}
     for file in files:
         number, _, name = file.stem.partition("_")

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import io
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import replace
 
 import numpy as np
@@ -48,6 +50,7 @@ IDLE = 0.005  # seconds between two looks for a message
 LOOK = 1.0  # seconds between two looks at the coordinator's process
 CHECK = 300.0  # seconds for the data and a model to be there
 REGROUP = 60.0  # seconds for the ranks of a cell to find each other again
+NOTE = "note: "  # how a line begins that says what a training does differently from what was asked
 
 
 class TrialDeadline(Exception):
@@ -92,7 +95,8 @@ class Reporter(Callback):
         self._look(trainer)
 
     def on_epoch_end(self, trainer, row: dict) -> None:
-        self.value = float(self.cell.merit(trainer))
+        value = self.cell.merit(trainer)
+        self.value = value if len(self.cell.search.merits) > 1 else float(value)
         # The last epoch's figure is the result, which cannot be pruned any more
         if self.cell.team.rank == 0 and row["epoch"] < self.epochs:
             report = {"what": "report", "trial": self.trial, "epoch": int(row["epoch"])}
@@ -119,10 +123,12 @@ class Cell:
         self.search, self.link, self.team, self.size = search, link, team, team.size
         self.base = replace(search.base, output=OutputConfig(quiet=True))
         # It chooses sets of values, if the coordinator asks this rank
-        self.leader = Leader(search.space, search.sampler, self.base.data.seed, number)
+        of = search.sampler, self.base.data.seed, number, len(search.merits)
+        self.leader = Leader(search.space, *of)
         self.merit, self.dataset = None, None
         self.interruptible = False  # whether `interrupt` raises
         self.queue: list[dict] = []  # messages that have come during a training
+        self.notes: list[str] = []  # on the training
         self.looked = time.monotonic()  # when the coordinator's process was last looked at
 
     @classmethod
@@ -201,18 +207,20 @@ class Cell:
             raise
         except Exception as error:
             raise Refused(in_a_line(error)) from error
-        if is_reference(self.search.merit):
+        merits = [name for name in self.search.merits if not is_reference(name)]
+        if not merits:
             return {}
         found: dict[str, None] = {}
         for values in sets_of_each_model(self.search.space):
-            trainer = prepare(config_of(self.base, values), self.team, synchronised, fold)
+            trainer = self._prepared(values, fold)
             found |= dict.fromkeys(columns(trainer))
             del trainer
             self._forget()
-            if self.search.merit in found:
+            if found.keys() >= set(merits):
                 return {}
         try:
-            check_column(self.search.merit, found)
+            for name in merits:
+                check_column(name, found)
         except ValueError as error:
             raise Refused(str(error)) from None
         return {}
@@ -243,9 +251,10 @@ class Cell:
         The team is usable afterwards, or "gone" says why not. `task` says trial, fold, values, and
         the seconds that it may take (deadline).
         """
-        began = time.monotonic()
+        began, self.notes = time.monotonic(), []
         ended = self._guarded(lambda: self._trained(task), task["deadline"])
         ended |= {"what": "ended", "trial": task["trial"], "fold": task["fold"]}
+        ended["notes"] = self.notes
         ended |= {"ranks": [int(rank) for rank in self.team.world_ranks]}
         return ended | {"seconds": time.monotonic() - began}
 
@@ -293,19 +302,30 @@ class Cell:
             raise KeyboardInterrupt
 
     def _trained(self, task: dict) -> dict:
-        config = config_of(self.base, task["values"])
         self._load()
-        trainer = prepare(config, self.team, synchronised, self._fold(task["fold"]))
-        reporter = Reporter(self, task["trial"], config.schedule.epochs)
+        trainer = self._prepared(task["values"], self._fold(task["fold"]))
+        epochs = config_of(self.base, task["values"]).schedule.epochs
+        reporter = Reporter(self, task["trial"], epochs)
         trainer.callbacks.append(reporter)
-        trainer.fit_to(config.schedule.epochs)
+        trainer.fit_to(epochs)
         del trainer
         self._forget()
         if reporter.stopped:
             return {"state": "stopped", "why": "stopped"}
-        if not np.isfinite(reporter.value):
+        if not np.isfinite(reporter.value).all():
             return {"state": "failed", "why": f"diverged: the figure of merit is {reporter.value}"}
         return {"state": "complete", "value": reporter.value}
+
+    def _prepared(self, values: dict, fold: datasets.Dataset):
+        """The trainer of a set of values. Notes are kept: the coordinator says each once."""
+        said, config = io.StringIO(), config_of(self.base, values)
+        try:
+            with redirect_stderr(said):
+                return prepare(config, self.team, synchronised, fold)
+        finally:
+            lines = said.getvalue().splitlines(keepends=True)
+            self.notes = [line[len(NOTE) :].strip() for line in lines if line.startswith(NOTE)]
+            sys.stderr.writelines(line for line in lines if not line.startswith(NOTE))
 
     def _mend(self, error: BaseException) -> dict:
         """Make the team usable after a failed training. Collective in the cell."""

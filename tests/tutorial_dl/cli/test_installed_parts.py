@@ -11,7 +11,7 @@ from commands_here import run_command
 from tutorial_dl.cli import notebooks
 from tutorial_dl.extras import missing
 
-NOTEBOOKS = notebooks.found()
+NOTEBOOKS = notebooks.notebook_files()
 
 
 def test_notebooks_are_listed_and_copied(tmp_path):
@@ -46,9 +46,9 @@ def test_a_notebook_of_ones_own_is_none_of_the_course(tmp_path, monkeypatch, ins
     monkeypatch.setattr(notebooks.metadata, "files", lambda _: [listed])
     monkeypatch.setattr(notebooks, "__file__", str(tmp_path / "tutorial_dl/cli/notebooks.py"))
     course = [top / "notebooks/01_one.ipynb", top / "notebooks/02_two.ipynb"]
-    assert notebooks.found() == course and notebooks.select(["1", "two"]) == course
+    assert notebooks.notebook_files() == course and notebooks.select(["1", "two"]) == course
     (top / "notebooks/README.md").unlink()
-    assert notebooks.found() == []
+    assert notebooks.notebook_files() == []
 
 
 HIDDEN = """
