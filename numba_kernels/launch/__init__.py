@@ -38,6 +38,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "mpiexec_command",
             "rank_environment",
             "run_ranks",
+            "status_of",
         ],
     },
 )

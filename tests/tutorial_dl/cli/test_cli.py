@@ -302,14 +302,14 @@ def huge():
 """
 
 
-@pytest.mark.thorough(but="killed-1-a rank was ended by signal SIGKILL")
+@pytest.mark.thorough(but="killed-1-has ended, by signal SIGKILL")
 @pytest.mark.parametrize(
     ("function", "status", "message"),
     [
         ("ends", 2, "no data here"),
         ("fails", 2, "OSError: disk is full"),
         ("late", 2, "OSError: disk is full"),
-        ("killed", 1, "a rank was ended by signal SIGKILL"),
+        ("killed", 1, "has ended, by signal SIGKILL"),
         ("uneven", 2, "ranks differ in the training samples: 719 on rank 1"),
         ("label", 2, "can't be used on data"),
         ("huge", 1, "the validation loss is nan after epoch 1"),
