@@ -303,6 +303,16 @@ def status_of(rank: int) -> int | None:
     return None if kept is None else _read(Path(kept).with_name(str(rank)))
 
 
+def is_first_to_tell() -> bool:
+    """Return whether no other rank of this run has asked; True where that is not known."""
+    kept = os.environ.get("NUMBA_KERNELS_KEPT")
+    with contextlib.suppress(OSError):
+        if kept is not None and Path(kept).parent.is_dir():
+            Path(kept).with_name("told").touch(exist_ok=False)
+        return True
+    return False
+
+
 def can_be_lost() -> None:
     """Declare, on a rank of `run_ranks` with `survive` or `least`, that others can lose it now."""
     kept = os.environ.get("NUMBA_KERNELS_KEPT")

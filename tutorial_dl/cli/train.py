@@ -232,7 +232,8 @@ def report(team, error: BaseException, setting_up: bool, with_master: bool = Fal
     others = {team.rank, *(letter.rank for letter in letters)} - causes
     # If the master was killed, the process that started it reports that.
     told = with_master and not causes and 0 not in others and "NUMBA_KERNELS_KEPT" in os.environ
-    if not told and team.rank == min(causes or others):
+    tells = team.rank == min(causes) if causes else not told and launch.is_first_to_tell()
+    if tells:
         killed = [] if causes else map(launch.status_of, range(team.size))
         how = next((f", by {ending(one)}" for one in killed if one and one > 128), "")
         role = team.roles.get(team.rank) if causes else None

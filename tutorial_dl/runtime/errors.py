@@ -57,5 +57,6 @@ def telling_line(error: BaseException) -> str:
         text = re.sub(r"\[\[\{\{[^\n]*", "", text)  # a node of the graph
         paragraphs = [" ".join(p.split()) for p in re.split(r"\n\s*\n", text)]
         first = next((p for p in paragraphs if p and not FRAME.match(p)), first)
+    first = first.partition(" Traceback (most recent call last)")[0]  # of Python, in a graph
     hint = next((f" ({hint})" for words, hint in HINTS.items() if words in first), "")
     return first if hint in first else first + hint

@@ -61,7 +61,6 @@ def test_what_does_not_fit_is_said(made_for, shape, loss, words):
     ("losses", "words"),
     [
         ({"a": "mse"}, "output 'b' has no loss: add one to the dict of losses, or None"),
-        (["mse"], "it has outputs a, b, and 1 losses: give each one, or None"),
         ({"a": "mse", "b": None}, ""),
     ],
 )

@@ -89,10 +89,6 @@ def _targets(model: keras.Model, y: Any, outputs: Any) -> str | None:
     losses, known = model.loss, list(getattr(model, "output_names", None) or [])
     if isinstance(losses, dict) and (left := [name for name in known if name not in losses]):
         return f"output '{left[0]}' has no loss: add one to the dict of losses, or None"
-    if isinstance(losses, list | tuple) and len(known) not in (0, len(losses)):
-        return (
-            f"it has outputs {', '.join(known)}, and {len(losses)} losses: give each one, or None"
-        )
     pairs = [pair for pair in _pairs(model, y, outputs) if pair[0] is not None]
     for loss, target, output in pairs:
         name, have, out = name_of(loss), _shape(target), _shape(output)
