@@ -151,7 +151,7 @@ def segments(age: float = 0.0) -> set[str]:
 
 def own_files(folder: str, names: str | tuple[str, ...], age: float) -> set[str]:
     """Return this user's files whose names begin so, if they are so many seconds old."""
-    found, last = set(), time.time() - age
+    found, last = set(), time.time() - age if age else float("inf")
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
             with contextlib.suppress(OSError):

@@ -16,9 +16,14 @@ met: list[BaseException] = []  # the last error in a graph, of which TensorFlow 
 LIBRARIES = *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<frozen"
 
 
+def asked() -> bool:
+    """Return whether all lines are to be shown."""
+    return os.environ.get("NUMBA_KERNELS_TRACEBACK") == "1"
+
+
 def in_short(error: BaseException) -> str | None:
     """Return the short text of an error; None if Python should show it as any other."""
-    if os.environ.get("NUMBA_KERNELS_TRACEBACK") == "1":
+    if asked():
         return None
     text, steps = message_of(error), list(traceback.walk_tb(error.__traceback__))
     if not steps:

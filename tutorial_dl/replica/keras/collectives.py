@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from numba_kernels.errors import MismatchError
+from numba_kernels.errors import MismatchError, TeamError
 from numba_kernels.shared.window import aligned
 from tutorial_dl.replica.keras.collective_layers import remember
 
@@ -75,6 +75,8 @@ def in_order(
             short_traceback.met[:] = [error]
             if all_teams and not isinstance(error, MismatchError):  # all ranks raise that
                 failure.abort_all(error)
+            if isinstance(error, TeamError) and not short_traceback.asked():
+                raise error.with_traceback(None) from None  # TensorFlow logs it twice
             raise
 
     with tf.device("/cpu:0"):
