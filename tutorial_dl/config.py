@@ -412,11 +412,6 @@ class RunConfig:
         """Whether the strategy has a master, so that workers may be lost."""
         return isinstance(self.strategy, WithMaster)
 
-    @property
-    def survives(self) -> bool:
-        """Whether ranks outlive one that is killed: to go on, or to say which stage it had."""
-        return self.with_master or self.pipeline.pipeline is not None
-
     def strategy_options(self) -> dict[str, Any]:
         """The strategy's own options, as `strategies.get` takes them."""
         taken = self.strategy.taken()

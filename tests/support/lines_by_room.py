@@ -31,20 +31,20 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-    "numba_kernels": 13280,
+    "numba_kernels": 13480,
     "course": 7570,
     "model_parallel": 5830,
-    "cluster": 5648,
-    "replica": 6200,
+    "cluster": 5670,
+    "replica": 6205,
     "tuning": 4415,
-    "runtime": 3600,
-    "data": 3330,
-    "training": 3220,
-    "interop horovod layers": 2940,
-    "cli config options": 3425,
+    "runtime": 3630,
+    "data": 3350,
+    "training": 3240,
+    "interop horovod layers": 2960,
+    "cli config options": 3440,
     "strategies": 1750,
     "layout": 1100,
-    "models checkpoint quality (files)": 2598,
+    "models checkpoint quality (files)": 2615,
 }
 
 

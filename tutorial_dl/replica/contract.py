@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from numba_kernels.errors import line_of
 from numba_kernels.shared.window import aligned
 from tutorial_dl.data.dataset import Batch, Data
 from tutorial_dl.replica.base import Replica, gradient_is_finite, measure, metrics_of
@@ -61,7 +62,7 @@ def check(replica: Replica, batches: Sequence[Batch], skip: Sequence[str] = ()) 
             try:
                 failures += [f"{name}: {line}" for line in rule(subject)]
             except Exception as error:
-                failures.append(f"{name}: {type(error).__name__}: {error}".replace("\n", " "))
+                failures.append(f"{name}: {line_of(error)}")
             if name == "vectors" and failures:
                 break  # nothing else can be checked
             subject.reset()

@@ -4,6 +4,7 @@ import numpy as np
 
 from numba_kernels.spans import each
 
+from ..data.hdf5 import Hdf5Data
 from ..layout.layout import Layout
 from ..replica.base import Batch
 from .callback import agree_on_callbacks
@@ -113,7 +114,10 @@ class InStepLoop(Loop):
         run, rate = self.run, player.strategy.optimizer.learning_rate
         epoch = len(run.history.epochs) + 1
         where = f"at step {run.steps + 1} (epoch {epoch}) on rank {run.team.rank}"
-        return NotFinite(run.label(player, str(error), ": "), where, rate)
+        found, train = None, run.dataset.train
+        if isinstance(train, Hdf5Data):  # data in memory were looked at before
+            found = train.not_a_number(run.batches.samples(epoch - 1, run.round))
+        return NotFinite(run.label(player, str(error), ": "), where, rate, found)
 
     def ends(self, signals) -> bool:
         """After an epoch: whether any rank wants to stop; after SIGTERM, raises Terminated."""

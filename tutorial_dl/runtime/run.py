@@ -14,6 +14,7 @@ from numba_kernels.team.collectives import Clock
 from numba_kernels.team.team import Team
 
 from ..data import Batches, Dataset, Stream
+from ..data.hdf5 import Hdf5Data
 from ..layout.layout import Layout
 from ..replica import random_state
 from ..replica.base import Batch, Replica, compiled, trained_sums
@@ -290,7 +291,10 @@ class Run:
             loss = metrics.get(self.label(player, "loss"), 0.0)  # 0: without validation data
             if not np.isfinite(loss):
                 what = self.label(player, f"the validation loss is {loss}", ": ")
-                raise NotFinite(what, f"after epoch {epoch + 1}", rate)
+                kept, found = self.dataset.validation, None
+                if isinstance(kept, Hdf5Data):
+                    found = kept.not_a_number(slice(None))
+                raise NotFinite(what, f"after epoch {epoch + 1}", rate, found)
             if player.schedule is not None:
                 rates[self.label(player, "learning_rate")] = rate
         shown = losses | {f"val_{name}": value for name, value in metrics.items()}

@@ -196,7 +196,7 @@ class Cell:
         try:
             said = [broadcast(self.team, why, rank) for rank in range(self.team.size)]
         except PeerError as error:
-            return telling_line(str(error))
+            return telling_line(error)
         return next(filter(None, said), None)
 
     def _checked(self) -> dict:
@@ -284,13 +284,13 @@ class Cell:
             self._mend(one)
             return {"refused": str(one)}
         except NotFinite as one:
-            error, why = one, f"diverged: {telling_line(str(one))}"
+            error, why = one, f"diverged: {telling_line(one)}"
         except MemoryError as one:
             error, why = one, "out of memory"
         except PeerError as one:
-            error, why = one, telling_line(str(one))
+            error, why = one, telling_line(one)
         except Exception as one:
-            error, why = one, f"{type(one).__name__}: {telling_line(str(one))}"
+            error, why = one, f"{type(one).__name__}: {telling_line(one)}"
         error.__traceback__ = None  # its frames hold the model
         found = {"state": "stopped" if why == "interrupted" else "failed", "why": why}
         return found | self._mend(error)
@@ -339,12 +339,12 @@ class Cell:
         try:
             self.team = self.team.regroup(REGROUP)
         except (PeerError, DeadlineError) as one:
-            return {"gone": f"its ranks did not find each other again: {telling_line(str(one))}"}
+            return {"gone": f"its ranks did not find each other again: {telling_line(one)}"}
         note = f"goes on with {self.team.size} of its {self.size} ranks"
         try:  # some sets may need more ranks than are left
             check(self.search.space, self.base, self.team.size)
         except ValueError as one:
-            return {"gone": f"{telling_line(str(one))}"}
+            return {"gone": f"{telling_line(one)}"}
         return {"note": note}
 
     def _forget(self) -> None:
@@ -356,7 +356,7 @@ class Cell:
 
 def in_a_line(error: Exception) -> str:
     """What went wrong with the data or a user's file; ours says all there is to say."""
-    text = missing(error) or telling_line(str(error))
+    text = missing(error) or telling_line(error)
     known = isinstance(error, ValueError | TypeError | OSError)
     return text if known or missing(error) else f"{type(error).__name__}: {text}"
 

@@ -126,3 +126,16 @@ def test_what_is_wrong_is_told_once_by_all_ranks(on_ranks, folder):
     (folder / "files.txt").write_text("nosuch.h5\n")
     said = told(on_ranks, 2, folder, ["--quiet", *words, "files.txt"])
     assert said == (2, "error: data: there is no file nosuch.h5\n")
+
+
+@pytest.mark.parametrize("words", [[], ["--strategy", "downpour"], ["--validation", "kept.hdf5"]])
+def test_the_file_and_row_of_a_nan_are_told(on_ranks, folder, words):
+    name = words[1] if "--validation" in words else "2.h5"
+    with h5py.File(folder / name, "r+") as file:
+        file["features"][5, 3, 2, 0] = np.nan
+    words = ["--quiet", "--model", "softmax", "--data", "2.h5", "--epochs", 1, *words]
+    status, said = told(on_ranks, 2, folder, words)
+    assert (
+        status == 1 and f": {name}: features[5, 3, 2, 0] is nan; remove such samples\n" in said
+    ), said
+    assert said.count("\n") == 1

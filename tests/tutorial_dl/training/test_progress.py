@@ -115,6 +115,22 @@ def test_the_curve_has_its_points_where_the_losses_are():
     assert "<polyline" in curve([{"epoch": 1, "loss": 0.0}, {"epoch": 2, "loss": 0.0}])
 
 
+def test_the_time_left_is_without_that_of_compiling(monkeypatch, capfd):
+    """100 s pass, in which kernels are compiled."""
+    monkeypatch.setenv(progress.TERMINAL, "1")
+    with progress.progress("", trainer_of().run, 1, True) as bar:
+        bar.bar.start_t -= 100
+        bar.bar.last_print_t -= 100
+        monkeypatch.setattr(progress.compiling, "seconds", progress.compiling.seconds + 100)
+        bar.update(1)
+        assert bar.bar.format_dict["elapsed"] < 50
+        monkeypatch.setattr(progress.compiling, "seconds", 1e9)
+        monkeypatch.setattr(progress.compiling, "told", False)
+        progress.compiling.begins()
+        progress.compiling.begins()
+    assert capfd.readouterr().err.count("compiling kernels, once") == 1
+
+
 def test_which_of_them_a_trainer_shows(monkeypatch, capfd):
     trainer = trainer_of()
     kinds = []

@@ -151,7 +151,11 @@ class Master:
 
     def not_finite(self, found: NotFiniteAt) -> None:
         which = f"the {'gradient' if found.gradient else 'loss'} is not finite"
-        raise NotFinite(which, f"on rank {found.rank}", self.rule.optimizer.learning_rate)
+        train, words = self.run.dataset.train, None
+        if found.sample >= 0:
+            words = train.not_a_number(slice(found.sample, found.sample + 1))
+        where, rate = f"on rank {found.rank}", self.rule.optimizer.learning_rate
+        raise NotFinite(which, where, rate, words)
 
     def _done(self, leaf: int, kind: int, record) -> None:
         """Handle a request that reports a task or a part of a validation as done."""
