@@ -66,6 +66,11 @@ def test_a_search_on_engines(shared_cluster):
     )  # fmt: skip
     assert len(folded.trials) == 3 and all(len(trial["folds"]) == 2 for trial in folded.trials)
     assert folded.config().optimizer.learning_rate == folded.best["learning_rate"]
+    last = folded.trials[-1]  # any trial's options, by its number
+    config = folded.config(last["number"])
+    assert config.optimizer.learning_rate == last["params"]["learning_rate"]
+    with pytest.raises(ValueError, match=r"none of this number: give one of the front \(\d\)"):
+        folded.config(99)
     assert folded.timeline().axes and "<polyline" in folded.plot()._repr_html_()
 
 
