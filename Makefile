@@ -43,7 +43,7 @@ $(DONE): pyproject.toml constraints.txt Makefile
 	if ! $(PY) -c '' 2>/dev/null; then echo "creating $(VENV) with $$python"; $$python -m venv --clear $(VENV); fi
 	@echo "installing into $(VENV): SIZE to download, 2.9 GB of disk, TIME; larger files are listed as they come"
 	@rm -f $@; { $(PIP) install --progress-bar off --constraint constraints.txt --editable '.[$(EXTRAS)]' && touch $@; } \
-	  | sed -nE 's/^ *((Downloading|Using cached) .* MB\)).*/  \1/p; s/^ *Installing collected packages.*/  unpacking all files/p'
+	  | sed -unE 's/^ *((Downloading|Using cached) .* MB\)).*/  \1/p; s/^ *Installing collected packages.*/  unpacking all files/p'
 	@test -e $@
 
 # In a folder of its own, because both wheels have an mpiexec.

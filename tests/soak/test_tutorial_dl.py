@@ -11,7 +11,7 @@ import pytest
 
 from numba_kernels import launch
 from tutorial_dl import bench
-from tutorial_dl.cli.notebooks import found
+from tutorial_dl.cli import notebooks
 
 MESSAGES = {"NUMBA_KERNELS_WINDOW": "0"}
 NODES = {"NUMBA_KERNELS_NODE": "2"}
@@ -241,7 +241,7 @@ def test_a_figure_of_many_spans(tests, bound):
 
 # The rest --------------------------------------------------------------------------------------
 
-MEASURING = [path for path in found() if "measure.expect" in path.read_text()]
+MEASURING = [path for path in notebooks.found() if "measure.expect" in path.read_text()]
 
 
 @pytest.mark.parametrize("path", MEASURING, ids=lambda path: path.stem)
