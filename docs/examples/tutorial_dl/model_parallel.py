@@ -87,7 +87,9 @@ from tutorial_dl.replica import Holding, of
 digits = data.digits()
 team = Team()
 for replica in (
-    PipelinedReplica(of(models.mlp(digits)), Grid(team, pipeline=2), sample=digits.train.inputs[:8]),
+    PipelinedReplica(
+        of(models.mlp(digits)), Grid(team, pipeline=2), sample=digits.train.inputs[:8]
+    ),
     ShardedReplica(models.mlp(digits), team, stage=3),
 ):
     trainer = Trainer(replica, digits, optimizer="adam", batch_size=64, progress=False)
