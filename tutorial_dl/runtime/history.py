@@ -78,9 +78,9 @@ class History:
 
 
 def heads(names: Iterable[str]) -> str:
-    """The columns' names in HTML, which break after an underscore where there is no room."""
+    """The columns' names in HTML, small and able to break, so that many fit."""
     broken = (html.escape(name).replace("_", "_<wbr>") for name in names)
-    return "".join(f"<th>{name}</th>" for name in broken)
+    return "".join(f'<th style="font-size:85%">{name}</th>' for name in broken)
 
 
 def in_words(column: str, value: float) -> str:

@@ -82,12 +82,14 @@ print(f"loss {loss:.3f} of {samples} samples, weights of all ranks: {model.weigh
 # shows: PipelinedReplica, ShardedReplica, tutorial_dl.replica.Holding
 from tutorial_dl import Team, Trainer, data, models
 from tutorial_dl.model_parallel import Grid, PipelinedReplica, ShardedReplica
-from tutorial_dl.replica import Holding
+from tutorial_dl.replica import Holding, of
 
 digits = data.digits()
 team = Team()
 for replica in (
-    PipelinedReplica(models.mlp(digits), Grid(team, pipeline=2), sample=digits.train.inputs[:8]),
+    PipelinedReplica(
+        of(models.mlp(digits)), Grid(team, pipeline=2), sample=digits.train.inputs[:8]
+    ),
     ShardedReplica(models.mlp(digits), team, stage=3),
 ):
     trainer = Trainer(replica, digits, optimizer="adam", batch_size=64, progress=False)
