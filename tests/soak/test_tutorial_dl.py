@@ -12,7 +12,6 @@ import pytest
 from numba_kernels import launch
 from tutorial_dl import bench
 from tutorial_dl.cli.notebooks import notebook_files
-from tutorial_dl.cli import notebooks
 
 MESSAGES = {"NUMBA_KERNELS_WINDOW": "0"}
 NODES = {"NUMBA_KERNELS_NODE": "2"}
@@ -243,7 +242,6 @@ def test_a_figure_of_many_spans(tests, bound):
 # The rest --------------------------------------------------------------------------------------
 
 MEASURING = [path for path in notebook_files() if "measure.expect" in path.read_text()]
-MEASURING = [path for path in notebooks.found() if "measure.expect" in path.read_text()]
 
 
 @pytest.mark.parametrize("path", MEASURING, ids=lambda path: path.stem)

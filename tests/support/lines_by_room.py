@@ -32,19 +32,19 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
     "numba_kernels": 13480,
-    "course": 7570,
-    "model_parallel": 5830,
-    "cluster": 5670,
-    "replica": 6205,
+    "course": 7560,
+    "model_parallel": 5810,
+    "cluster": 5680,
+    "replica": 6220,
     "tuning": 4420,
-    "runtime": 3630,
-    "data": 3350,
-    "training": 3240,
+    "runtime": 3640,
+    "data": 3360,
+    "training": 3310,
     "interop horovod layers": 2960,
-    "cli config options": 3440,
+    "cli config options": 3560,
     "strategies": 1750,
     "layout": 1100,
-    "models checkpoint quality (files)": 2615,
+    "models checkpoint quality (files)": 2630,
 }
 
 
