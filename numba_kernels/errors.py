@@ -27,9 +27,9 @@ class PeerError(TeamError):
     ):  # fmt: skip
         self.rank, self.reason, self.cause = rank, reason, rank if cause is None else cause
         super().__init__()
-        self.tell(roles or {})
+        self.name_roles(roles or {})
 
-    def tell(self, roles: Mapping[int, str]) -> None:
+    def name_roles(self, roles: Mapping[int, str]) -> None:
         """Build the text; "rank 1 (stage 1) failed", for the role "stage 1" of rank 1."""
         self.roles = {rank: roles[rank] for rank in (self.rank, self.cause) if rank in roles}
         chain = [self.rank] if self.cause == self.rank else [self.rank, self.cause]

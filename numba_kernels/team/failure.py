@@ -67,7 +67,7 @@ class Failing:
         """
         peer = isinstance(error, PeerError)
         if peer and heard:
-            error.tell(self.roles)
+            error.name_roles(self.roles)
         text = _in_words(error, heard)
         fresh, again = self.failure is None, self.renews
         if fresh or again:  # `again`: the failure before was in an earlier cell

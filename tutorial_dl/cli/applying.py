@@ -102,7 +102,7 @@ def load(model_file: str, model: str | None, dataset, run_code: bool = False):
     if shapes != found:
         raise ValueError(f"{path} has arrays {found}, but model {model!r} has {shapes}")
     for one in replica.segments:
-        one.of(replica.parameters)[...] = arrays[one.name]
+        one.view(replica.parameters)[...] = arrays[one.name]
     return replica
 
 

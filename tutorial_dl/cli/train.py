@@ -237,11 +237,11 @@ def report(team, error: BaseException, setting_up: bool, with_master: bool = Fal
         killed = [] if causes else map(launch.status_of, range(team.size))
         how = next((f", by {ending(one)}" for one in killed if one and one > 128), "")
         role = team.roles.get(team.rank) if causes else None
-        tell(error, setting_up, f"rank {team.rank} ({role}) failed: " if role else "", how)
+        print_error(error, setting_up, f"rank {team.rank} ({role}) failed: " if role else "", how)
     return causes
 
 
-def tell(error: BaseException, setting_up: bool, whose: str = "", how: str = "") -> None:
+def print_error(error: BaseException, setting_up: bool, whose: str = "", how: str = "") -> None:
     """Print one line for an error that the user can fix, a traceback for one in the program.
 
     Args:

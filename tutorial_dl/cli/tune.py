@@ -11,8 +11,7 @@ from ..tuning.options import config_of
 from ..tuning.search import Search
 from ..tuning.space import Space
 from . import ranks as ranks_of
-from .files import check_writable, replace
-from .files import tell as show
+from .files import check_writable, print_or_write, replace
 from .train import check as check_training
 from .train import leave, preload, report
 
@@ -121,7 +120,7 @@ def finish(search: Search, study, outcome, files: dict[str, str | None], ranks: 
         "lost": outcome.lost,
         "stopped": outcome.stopped,
     }  # fmt: skip
-    show(result, files["json"], summary(study, outcome), indent=1)
+    print_or_write(result, files["json"], summary(study, outcome), indent=1)
     if files["best_to"] and best is not None:
         each = best.user_attrs.get("ranks", result["sizes"][0])
         config = config_of(search.base, best.params)

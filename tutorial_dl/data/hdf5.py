@@ -103,7 +103,7 @@ class Hdf5Data:
         finally:
             readings.close()
 
-    def part(self, samples: slice) -> Hdf5Data:
+    def rows(self, samples: slice) -> Hdf5Data:
         first, end, _ = samples.indices(len(self))
         return self._parts(np.array([[first, max(first, end)]]))
 

@@ -52,7 +52,7 @@ class InStepLoop(Loop):
             self.epoch(epoch, bar, signals, pulse)
             if self.ends(signals):
                 break
-        run.tell("on_fit_end")
+        run.notify("on_fit_end")
 
     def epoch(self, number: int, bar, signals, pulse: Pulse) -> None:
         """Do the remaining updates of an epoch, validate, and append a row to the history."""
@@ -70,7 +70,7 @@ class InStepLoop(Loop):
                 run.check_same_weights()
             loss, samples = done[0]
             bar.update(samples * at_once)
-            run.tell("on_step_end", loss, samples)
+            run.notify("on_step_end", loss, samples)
             if run.saving is not None:
                 run.sums[:, 2] = run.clock.now() - since
                 run.saving.after_step()
@@ -87,7 +87,7 @@ class InStepLoop(Loop):
             losses[run.label(player, "loss")] = float(loss / samples) if samples else 0.0
             losses |= run.metrics_of_training(player)
         row = run.end_epoch(bar, number, losses, metrics, totals[0, 1], seconds)
-        run.tell("on_epoch_end", row)
+        run.notify("on_epoch_end", row)
 
     def round(self, batch: Batch) -> list[tuple[float, int]]:
         """One step of each player; returns (mean loss, samples) of each.
@@ -97,14 +97,14 @@ class InStepLoop(Loop):
         run, begun, done = self.run, [], []
         try:
             if run.at_once:  # all gradients are at the weights before the round
-                parts = [player.part(batch, run) for player in run.players]
+                parts = [player.select(batch, run) for player in run.players]
                 for player, part in zip(run.players, parts, strict=True):
                     begun.append(player.strategy.begin(part))
                 for player, its in zip(run.players, begun, strict=True):
                     done.append(player.strategy.end(*its))
             else:
                 for player in run.players:
-                    done.append(player.strategy.step(player.part(batch, run)))
+                    done.append(player.strategy.step(player.select(batch, run)))
         except FloatingPointError as error:
             raise self.not_finite(player, error) from None
         return done

@@ -58,7 +58,7 @@ class Player:
         self.strategy.join(self.team)
         self.strategy.take(self.replica)
 
-    def part(self, batch: Batch, run: Run) -> Batch:
+    def select(self, batch: Batch, run: Run) -> Batch:
         """The part of a batch that this player trains on, or is evaluated on: all of it.
 
         A game overrides this method. It is called on every rank with the rank's share of the batch,
@@ -262,7 +262,7 @@ class Run:
 
     # Events of training
 
-    def tell(self, event: str, *arguments) -> None:
+    def notify(self, event: str, *arguments) -> None:
         for callback in self.callbacks:
             getattr(callback, event)(self.front(), *arguments)
 
@@ -318,7 +318,7 @@ class Run:
             for player in self.players:
                 metrics = evaluate(
                     player.strategy.sharers, player.replica, data, self.validation_batch_size,
-                    lambda batch, player=player: player.part(batch, self),
+                    lambda batch, player=player: player.select(batch, self),
                 )  # fmt: skip
                 found |= {self.label(player, name): value for name, value in metrics.items()}
         return found

@@ -66,7 +66,7 @@ class MpiLink(Link):
     def __init__(self, team, comm, line: Lifeline | None = None):
         self.team, self.mail, self.line = team, Mail(comm), line
 
-    def tell(self, message: dict) -> None:
+    def send(self, message: dict) -> None:
         self.mail.send(0, message)
 
     def messages(self) -> list[dict]:
@@ -100,7 +100,7 @@ class Reporter(Callback):
         # The last epoch's figure is the result, which cannot be pruned any more
         if self.cell.team.rank == 0 and row["epoch"] < self.epochs:
             report = {"what": "report", "trial": self.trial, "epoch": int(row["epoch"])}
-            self.cell.link.tell(report | {"value": self.value})
+            self.cell.link.send(report | {"value": self.value})
         self._look(trainer)
 
     def _look(self, trainer) -> None:
@@ -132,7 +132,7 @@ class Cell:
         self.looked = time.monotonic()  # when the coordinator's process was last looked at
 
     @classmethod
-    def of(cls, search: Search, team, members: list[list[int]], link: Link) -> Cell:
+    def for_rank(cls, search: Search, team, members: list[list[int]], link: Link) -> Cell:
         """The cell of this rank of `team`; `members` are the ranks of each. Collective."""
         mine = next((i for i, ranks in enumerate(members) if team.rank in ranks), len(members))
         return cls(search, team.split(mine), link, mine)
@@ -141,16 +141,16 @@ class Cell:
         """Train what the coordinator sends, until it says that the search has ended."""
         why = self.check()
         if self.team.rank == 0:
-            self.link.tell({"what": "refused", "why": why} if why else {"what": "ready"})
+            self.link.send({"what": "refused", "why": why} if why else {"what": "ready"})
         while (message := self._next()) is not None:
             if message["what"] == "choose":
-                self.link.tell(self.choose(message))
+                self.link.send(self.choose(message))
             # A cell that refuses stays until the end: a process that ends is taken for killed
             if message["what"] != "train" or why is not None:
                 continue
             ended = self.train(message)
             if self.team.rank == 0:
-                self.link.tell(ended)
+                self.link.send(ended)
             if "gone" in ended:
                 break
         self.link.close()

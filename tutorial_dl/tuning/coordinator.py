@@ -67,7 +67,7 @@ class Link:
 
     ends_with_interrupt = True  # whether Ctrl-C ends the search on this rank
 
-    def tell(self, message: dict) -> None:
+    def send(self, message: dict) -> None:
         raise NotImplementedError
 
     def messages(self) -> list[dict]:
@@ -126,7 +126,7 @@ class Coordinator:
         cells: How many there are.
         folds: Trainings per trial, whose mean is its figure of merit.
         deadline: Seconds that one training may take.
-        tell: Called with a line of text, and the trial's row or None.
+        announce: Called with a line of text, and the trial's row or None.
         watch: Called after each figure of merit by epoch.
         ranks: Ranks of each cell.
     """
@@ -138,12 +138,12 @@ class Coordinator:
         cells: int,
         folds: int = 1,
         deadline: float = 3600.0,
-        tell: Callable[[str, dict | None], None] = lambda text, row: None,
+        announce: Callable[[str, dict | None], None] = lambda text, row: None,
         watch: Callable[[], None] = lambda: None,
         ranks: int = 1,
     ):
         self.study, self.port, self.folds, self.deadline = study, port, folds, deadline
-        self.tell, self.watch, self.cells = tell, watch, cells
+        self.announce, self.watch, self.cells = announce, watch, cells
         self.free: deque[int] = deque()
         self.known = [0] * cells  # events that each cell's leader knows (`Study.news`)
         self.ranks = [ranks] * cells
@@ -260,11 +260,11 @@ class Coordinator:
             return
         self.known[cell] = message.get("known", self.known[cell])
         if message.get("note"):
-            self.tell(f"cell {cell}: {message['note']}", None)
+            self.announce(f"cell {cell}: {message['note']}", None)
         for note in message.get("notes", ()):
             if (kind := NUMBER.sub("", note)) not in self.noted:
                 self.noted.add(kind)
-                self.tell(f"note (said once), trial {message['trial']}: {note}", None)
+                self.announce(f"note (said once), trial {message['trial']}: {note}", None)
         if message["what"] == "ready":
             self._choose_no_more(cell)
             if cell not in self.busy and cell not in self.free:
@@ -343,7 +343,7 @@ class Coordinator:
         for cell, busy in self.busy.items():
             if busy.task is task:
                 self.port.send(cell, {"what": "stop", "trial": task.trial.number})
-        self.tell(in_words(row, self.finished, self.study), row)
+        self.announce(in_words(row, self.finished, self.study), row)
 
     # What does not answer
 
@@ -385,7 +385,7 @@ class Coordinator:
 
     def _say(self) -> None:
         for text in self.unsaid:
-            self.tell(text, None)
+            self.announce(text, None)
         self.unsaid.clear()
 
     def _span(self, cell: int, busy: Busy, end: float) -> None:

@@ -26,7 +26,7 @@ class View:
         self.study, self.now, self.begun, self.notes = study, now, now(), []
         self.handle, self.shown = show(self, display_id=True), now()
 
-    def tell(self, text: str, row: Mapping | None) -> None:
+    def announce(self, text: str, row: Mapping | None) -> None:
         if row is None:
             self.notes.append(text)
         self.watch()

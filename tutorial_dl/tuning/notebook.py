@@ -238,7 +238,7 @@ def tune(
         view = View(study, show)
         try:
             outcome = Coordinator(
-                study, port, search.cells, search.folds, search.deadline, view.tell, view.watch,
+                study, port, search.cells, search.folds, search.deadline, view.announce, view.watch,
                 each,
             ).run()  # fmt: skip
         except BaseException:

@@ -126,7 +126,7 @@ def search(
         if row is not None:
             curve.append((port.now(), study.best.value if study.best else np.inf))
 
-    outcome = Coordinator(study, port, groups, tell=note).run()
+    outcome = Coordinator(study, port, groups, announce=note).run()
     last = max(began for *_, began, _ in outcome.spans)
     trained = sum(min(ended, last) - began for *_, began, ended in outcome.spans)
     busy = trained / (groups * last) if last else 1.0

@@ -7,7 +7,7 @@ from tutorial_dl.model_parallel import Action, ScheduleError, check, held, sched
 one = schedules.one_f_one_b(stages=2, batches=3)  # a Schedule
 timetable = simulate(one)  # a Timetable
 print(timetable)
-print("bubble", round(timetable.bubble, 3), "held", held(one), Action.of("F1"))
+print("bubble", round(timetable.bubble, 3), "held", held(one), Action.parse("F1"))
 try:
     check(schedules.of(["F0 B0 W0", "B0 F0 W0"]))
 except ScheduleError as error:
@@ -31,7 +31,7 @@ print("pipe", grid.pipe.world_ranks, "copies", grid.copies.world_ranks)
 # shows: Positions
 from tutorial_dl.model_parallel import Positions
 
-print([Positions(8, 2).of(rank).tolist() for rank in range(2)])
+print([Positions(8, 2).kept_by(rank).tolist() for rank in range(2)])
 
 # %% [4 ranks] Attention over a sequence that no rank has as a whole
 # shows: RingAttention

@@ -365,7 +365,7 @@ def test_what_a_message_names_does_fit(layout, ranks):
     with pytest.raises(ValueError) as error:
         layout.check_ranks(ranks)
     told, _, near = str(error.value).partition("; ")
-    assert told == f"{counted(ranks, 'rank')}, but {counts.words(layout)} need {layout.ranks}"
+    assert told == f"{counted(ranks, 'rank')}, but {counts.in_words(layout)} need {layout.ranks}"
     named = near.removeprefix("nearest that fit: ").replace(", or ", ", ").split(", ")
     named = named if near else []  # no smaller number of anything needs fewer ranks
     exact = f"{ranks} fit" in near

@@ -230,7 +230,7 @@ def drift(found):
     if found.team.rank == 1:
         mine = found.replica.holding.mine
         segment = next(one.here for one in mine if "norm_1" in one.here.name)
-        segment.of(found.replica.parameters)[0] += 1
+        segment.view(found.replica.parameters)[0] += 1
     with pytest.raises(DriftError, match="ranks hold different weights"):
         found.fit(1)
     found.team.recover()

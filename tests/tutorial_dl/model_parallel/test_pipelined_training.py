@@ -61,7 +61,7 @@ def same(found, alone, folder):
     with np.load(Path(folder, "pipelined.npz")) as arrays:
         for one in alone.replica.segments:
             np.testing.assert_allclose(
-                arrays[one.name], one.of(alone.replica.parameters), rtol=1e-9, atol=1e-13
+                arrays[one.name], one.view(alone.replica.parameters), rtol=1e-9, atol=1e-13
             )
 
 

@@ -39,7 +39,7 @@ def run(port, cells, trials=10, folds=1, sampler="random", **more):
     study = Study(SPACE, sampler, trials, seed=0, **more.pop("study", {}))
     lines = []
     coordinator = Coordinator(
-        study, port, cells, folds, tell=lambda text, row: lines.append(text), **more
+        study, port, cells, folds, announce=lambda text, row: lines.append(text), **more
     )
     return study, coordinator.run(), lines
 
@@ -108,7 +108,7 @@ def check_memory(trials):
     port = SimulatedPort(32, lambda values, fold: values["x0"], simulation.tenfold(), leaders(32))
     tracemalloc.start()
     try:
-        Coordinator(study, port, 32, tell=note).run()
+        Coordinator(study, port, 32, announce=note).run()
     finally:
         tracemalloc.stop()
     _, second, third = np.diff(sizes) / (trials // 4)  # bytes per trial
@@ -210,7 +210,7 @@ def test_a_search_that_all_cells_refuse_ends_before_any_trial(tmp_path, gone):
     port = refusing(3, {0, 1, 2})
     port.lost = lambda: gone
     with pytest.raises(Refused, match="there is no such column"):
-        Coordinator(study, port, 3, tell=lambda text, row: lines.append(text)).run()
+        Coordinator(study, port, 3, announce=lambda text, row: lines.append(text)).run()
     assert not lines and not study.optuna.trials
     study.discard()
     assert not list(tmp_path.iterdir())
@@ -461,7 +461,7 @@ def search_until_killed(file, after):
     port = SimulatedPort(
         4, lambda values, fold: values["x0"], simulation.tenfold(after), leaders(4)
     )
-    Coordinator(study, port, 4, tell=tell).run()
+    Coordinator(study, port, 4, announce=tell).run()
 
 
 def test_a_killed_search_goes_on_and_no_trial_is_lost_or_counted_twice(tmp_path):

@@ -120,7 +120,7 @@ study = search.study()
 view = notebook.View(study, lambda one, display_id: one)
 leaders = [Leader(space, search.sampler, 0)]
 port = SimulatedPort(1, lambda values, fold: values["learning_rate"], lambda *_: 1.0, leaders)
-outcome = Coordinator(study, port, 1, tell=lambda *_: None).run()
+outcome = Coordinator(study, port, 1, announce=lambda *_: None).run()
 found = notebook.Found(search, study, outcome)
 found.importances(), found.config().toml(), found.plot()._repr_html_(), found.timeline()
 view._repr_html_(), repr(found)

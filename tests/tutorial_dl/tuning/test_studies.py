@@ -43,7 +43,7 @@ def searched(study, value, sampler="random", cells=2, **of_port):
     lines = []
     with study:
         port = Port(cells, value, leaders, **of_port)
-        Coordinator(study, port, cells, tell=lambda text, row: lines.append(text)).run()
+        Coordinator(study, port, cells, announce=lambda text, row: lines.append(text)).run()
     return lines
 
 

@@ -131,7 +131,7 @@ def test_every_fault_is_recorded_and_the_others_go_on(tmp_path):
 class Unheard(Link):
     """A link that takes reports, and brings no message."""
 
-    def tell(self, message):
+    def send(self, message):
         assert message["what"] == "report"
 
 

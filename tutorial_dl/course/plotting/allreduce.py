@@ -37,9 +37,9 @@ def timetable(ranks: int = 4) -> style.Figure:
         for (name, plan), (short, long) in zip(plans.items(), grid.T, strict=True):
             around = name == "ring"
             _arrows(short, plan, [1.0] * len(plan), ranks, around)
-            _arrows(long, plan, [messages[0].part for messages in plan], ranks, around)
+            _arrows(long, plan, [messages[0].fraction for messages in plan], ranks, around)
             short.set_title(f"{name}: {len(plan)} latencies")
-            sent = sum(messages[0].part for messages in plan)
+            sent = sum(messages[0].fraction for messages in plan)
             long.set_title(f"{name}: {sent:g} vectors")
             long.set_xticks(range(ranks), [f"rank {r}" for r in range(ranks)])
         labels = ("short vector:\ntime in\nlatencies", "long vector:\ntime in\nvectors")

@@ -225,7 +225,7 @@ class Wire:
         except PeerError as error:
             if error.reason == LEFT:
                 error.reason = f"{LEFT}; {UNEQUAL}"
-                error.tell(error.roles)
+                error.name_roles(error.roles)
             raise
         self._rounds += 1
         if self._generation != self.team.generation:
