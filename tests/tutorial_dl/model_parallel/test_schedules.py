@@ -157,7 +157,7 @@ def test_the_first_wrong_action_is_named():
     }  # fmt: skip
     for words, lists in expected.items():
         assert words in first_wrong(*lists)
-    outside = Schedule("own", (tuple(map(Action.of, ["F0", "F5"])),), 2)
+    outside = Schedule("own", (tuple(map(Action.parse, ["F0", "F5"])),), 2)
     with pytest.raises(ScheduleError, match=r"action 1 \(F5\): there are micro-batches 0 to 1"):
         check(outside)
     with pytest.raises(ScheduleError, match="rank 1: 'G0' is no action"):
