@@ -31,11 +31,11 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-    "numba_kernels": 13480,
+    "numba_kernels": 13490,
     "course": 7570,
     "model_parallel": 5830,
     "cluster": 5670,
-    "replica": 6205,
+    "replica": 6210,
     "tuning": 4080,
     "runtime": 3630,
     "data": 3350,
