@@ -31,9 +31,9 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-    "numba_kernels": 13490,
-    "course": 7570,
-    "model_parallel": 5830,
+    "numba_kernels": 13480,
+    "course": 7560,
+    "model_parallel": 5810,
     "cluster": 5680,
     "replica": 6230,
     "tuning": 4420,
