@@ -1,7 +1,9 @@
 """The errors that a Team raises. Each builds its text from its fields, with the team's ranks."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+LEFT = "it left the team, or its program ended, before this call"  # the reason of a PeerError
 
 
 class TeamError(RuntimeError):
@@ -25,9 +27,9 @@ class PeerError(TeamError):
     ):  # fmt: skip
         self.rank, self.reason, self.cause = rank, reason, rank if cause is None else cause
         super().__init__()
-        self.tell(roles or {})
+        self.name_roles(roles or {})
 
-    def tell(self, roles: Mapping[int, str]) -> None:
+    def name_roles(self, roles: Mapping[int, str]) -> None:
         """Build the text; "rank 1 (stage 1) failed", for the role "stage 1" of rank 1."""
         self.roles = {rank: roles[rank] for rank in (self.rank, self.cause) if rank in roles}
         chain = [self.rank] if self.cause == self.rank else [self.rank, self.cause]
@@ -107,3 +109,25 @@ def ranks_in_words(ranks: Sequence[int], more=lambda rank: "") -> str:
     if len(names) == 1:
         return f"rank {names[0]}"
     return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def message_of(error: BaseException) -> str:
+    """Return str(error), or why that fails: an error of a user's class may raise another one.
+
+    Then the error gets a class of the same name, whose `__str__` says why, so that Python and
+    IPython can show it, too.
+    """
+    try:
+        return str(error)
+    except Exception as failed:
+        words, kind = f"(its message could not be made: {type(failed).__name__})", type(error)
+        own = {"__str__": lambda _: words, "__module__": kind.__module__}
+        with suppress(TypeError):  # another layout in memory
+            own |= {"__qualname__": kind.__qualname__}
+            error.__class__ = type(kind.__name__, (kind,), own)
+        return words
+
+
+def line_of(error: BaseException) -> str:
+    """Return an error's class and message in one line: "ValueError: bad batch"."""
+    return f"{type(error).__name__}: {message_of(error)}".replace("\n", " ").removesuffix(": ")

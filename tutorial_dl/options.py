@@ -125,6 +125,15 @@ def target_of(text: str) -> tuple[str, float]:
         ) from None
 
 
+def directions_of(text: str) -> list[bool]:
+    """Whether to maximise, for each word of --directions; ValueError for another word."""
+    known = {"maximise": True, "maximize": True, "minimise": False, "minimize": False}
+    try:
+        return [known[word] for word in text.split(",")]
+    except KeyError as word:
+        raise ValueError(f"directions must be maximise or minimise, got {word}") from None
+
+
 def rises(metric: str) -> bool | None:
     """Whether a larger value is better, by the last word of a metric's name, else by all of it.
 

@@ -13,7 +13,6 @@ since the folder does not exist there.
     python -I -S rank_supervisor.py FOLDER RANKS LEAST command ...
 """
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -49,9 +48,7 @@ def main(folder: Path, ranks: int, least: int, command: list[str]) -> int:
         if status and folder.is_dir():
             # For a rank that has not started MPI, mpiexec reacts only to death by a signal. The
             # first one counts; mpiexec ends the others.
-            note = folder / ("0" if not least else str(rank))
-            with contextlib.suppress(FileExistsError), open(note, "x") as file:
-                file.write(str(status))
+            (folder / str(rank)).write_text(str(status))
             os.kill(os.getpid(), signal.SIGKILL)
         if not least:
             return status

@@ -26,10 +26,10 @@ SAME = (
 
 @dataclass(frozen=True)
 class Averaged(Optimizer):
-    """The rule `of` with an average of its weights, which has one slot, the last.
+    """The rule `inner` with an average of its weights, which has one slot, the last.
 
     Args:
-        of: the rule that trains
+        inner: the rule that trains
         keep: share of the average that an update keeps, 0 <= keep < 1
         every: updates between two changes of the average, at least 1
         overwrite: updates after which the weights are set to the average; None: never
@@ -37,7 +37,7 @@ class Averaged(Optimizer):
             Keras does; else also in each validation, and training goes on from the weights
     """
 
-    of: Optimizer
+    inner: Optimizer
     keep: float = 0.999
     every: int = 1
     overwrite: int | None = None
@@ -46,22 +46,24 @@ class Averaged(Optimizer):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.of.shows:
-            raise ValueError(f"{self.of.in_words} keeps an average itself: leave the other one out")
+        if self.inner.shows:
+            raise ValueError(
+                f"{self.inner.in_words} keeps an average itself: leave the other one out"
+            )
         for name in ("every", "overwrite"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1 update, got {getattr(self, name)}")
         for name in SAME:  # what strategies ask a rule
-            if hasattr(self.of, name):
-                object.__setattr__(self, name, getattr(self.of, name))
+            if hasattr(self.inner, name):
+                object.__setattr__(self, name, getattr(self.inner, name))
 
     @property
     def slots(self) -> int:
-        return self.of.slots + 1
+        return self.inner.slots + 1
 
     @property
     def name(self) -> str:
-        return self.of.name
+        return self.inner.name
 
     @property
     def shows(self) -> str:
@@ -69,10 +71,10 @@ class Averaged(Optimizer):
 
     @property
     def in_words(self) -> str:
-        return f"{self.of.in_words} and an average of its weights"
+        return f"{self.inner.in_words} and an average of its weights"
 
     def init(self, n: int, dtype=np.float32, segments=None, first: int = 0) -> State:
-        state = self.of.init(n, dtype, segments, first)
+        state = self.inner.init(n, dtype, segments, first)
         rows = len(state.slots)
         slots = aligned((rows + 1) * n, np.dtype(dtype)).reshape(rows + 1, n)
         slots[:rows] = state.slots
@@ -80,16 +82,16 @@ class Averaged(Optimizer):
         return state
 
     def at_rate(self, learning_rate: float, state: State | None = None) -> Optimizer:
-        return replace(self, of=self.of.at_rate(learning_rate, state))
+        return replace(self, inner=self.inner.at_rate(learning_rate, state))
 
     def told(self, segments) -> Optimizer:
-        return replace(self, of=self.of.told(segments))
+        return replace(self, inner=self.inner.told(segments))
 
     def update(self, parameters, gradient, state):
-        self._around(self.of.update, parameters, gradient, state)
+        self._around(self.inner.update, parameters, gradient, state)
 
     def finish(self, parameters, gradient, state, squares):
-        self._around(self.of.finish, parameters, gradient, state, squares)
+        self._around(self.inner.finish, parameters, gradient, state, squares)
 
     def _around(self, update, parameters, gradient, state, *squares) -> None:
         average = state.slots[-1]

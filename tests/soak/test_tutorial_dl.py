@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import clock
 import pytest
 
 from numba_kernels import launch
 from tutorial_dl import bench
+from tutorial_dl.cli.notebooks import notebook_files
 
 MESSAGES = {"NUMBA_KERNELS_WINDOW": "0"}
 NODES = {"NUMBA_KERNELS_NODE": "2"}
@@ -241,16 +241,14 @@ def test_a_figure_of_many_spans(tests, bound):
 
 # The rest --------------------------------------------------------------------------------------
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-MEASURING = [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))
-             if "measure.expect" in path.read_text()]  # fmt: skip
+MEASURING = [path for path in notebook_files() if "measure.expect" in path.read_text()]
 
 
-@pytest.mark.parametrize("name", MEASURING)
-def test_what_notebooks_expect_is_measured(tests, record, tmp_path, monkeypatch, name):
+@pytest.mark.parametrize("path", MEASURING, ids=lambda path: path.stem)
+def test_what_notebooks_expect_is_measured(tests, record, tmp_path, monkeypatch, path):
     monkeypatch.setenv("TUTORIAL_DL_QUIET_MACHINE", "1")
-    tests("test_notebooks").test_notebook(NOTEBOOKS / f"{name}.ipynb", tmp_path)
-    record(f"times that notebook {name[:2]} predicts", "as expected", "as expected", True)
+    tests("test_notebooks").test_notebook(path, tmp_path)
+    record(f"times that notebook {path.name[:2]} predicts", "as expected", "as expected", True)
 
 
 def test_help_at_once(tests, bound, tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ keras.config.set_floatx("float64")
 def theirs(rule, **given):
     if isinstance(rule, Averaged):
         average = {"ema_momentum": rule.keep, "ema_overwrite_frequency": rule.overwrite}
-        return theirs(rule.of, **asdict(rule.of), use_ema=True, **average)
+        return theirs(rule.inner, **asdict(rule.inner), use_ema=True, **average)
     kind = type(rule).__name__
     if "adam" in given:
         given |= {"exclude_layers": list(given.pop("adam")), "exclude_embeddings": False}

@@ -1,7 +1,6 @@
 """The command line. Heavy packages are imported only after a command has checked its options."""
 
 import inspect
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -65,16 +64,6 @@ def are_started(ranks: int | None) -> bool:
     return launch.under_mpi()
 
 
-def ending(status: int) -> str:
-    """How the rank that did not end by itself was ended, according to mpiexec's exit status."""
-    number = status - 128 if status > 128 else status
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return f"status {status}"
-    return f"signal {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-
-
 @app.command()
 def run(
     ranks: number("Largest number of ranks to train on.", *RANKS) = 4,
@@ -112,7 +101,8 @@ def train(file: Path | None = None, **given) -> None:
             need or 1,
             asked.changed(),
             grace=grace,
-            survive=asked.survives,
+            survive=asked.with_master,
+            least=None if asked.with_master else job.needed(need or 1),
             env=terminal,
             preload=job.preload(asked.data.model),
         )
@@ -122,12 +112,10 @@ def train(file: Path | None = None, **given) -> None:
         newest = max(Path(folder).glob("step_*"), default=None) if folder else None
         fail("interrupted" + (f"; --resume goes on from {newest}" if newest else ""), 130)
     if done.returncode not in (0, 1, 2):  # with these, a rank has printed the reason
-        # Of ranks that survive, the status is that of rank 0, and they have told of other ranks.
-        who = (
-            "the master (rank 0)" if asked.with_master else "rank 0" if asked.survives else "a rank"
-        )
-        early = "; before training began, it may have been another rank" if asked.survives else ""
-        fail(f"{who} was ended by {ending(done.returncode)}{early}", 1)
+        who = "a rank" if done.failed is None else f"rank {done.failed}"
+        if asked.with_master and not done.failed:
+            who = "the master (rank 0)"
+        fail(f"{who} was ended by {job.ending(done.returncode)}", 1)
     raise typer.Exit(done.returncode)
 
 
@@ -150,6 +138,7 @@ def tune(file: Path | None = None, **given) -> None:
     """Search for good options: many trainings, several at once, each on its own ranks."""
     from ..tuning.search import GONE as INSTEAD
     from . import tune as job
+    from .train import ending
 
     given = {name: getattr(value, "value", value) for name, value in given.items()}
     own = {one.name: given.pop(one.name) for one in OF_SEARCH}

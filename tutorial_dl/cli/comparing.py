@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from ..config import OPTIONS
 from ..runtime.history import History, in_words
 from ..runtime.history_figure import curves
 from .files import check_figure
@@ -30,7 +31,10 @@ def read(file: str) -> dict[str, Any]:
 
 
 def differing(results: dict[str, dict]) -> dict[str, list]:
-    """The options in which results differ: by name, one value for each result."""
+    """The options in which results differ: by name, one value for each result.
+
+    None stands where a strategy does not take the option, which counts as its default.
+    """
     options = [
         {
             name: value
@@ -41,8 +45,12 @@ def differing(results: dict[str, dict]) -> dict[str, list]:
         for one in results.values()
     ]
     names = dict.fromkeys(name for one in options for name in one)
-    found = {name: [one.get(name) for one in options] for name in names}
-    return {name: values for name, values in found.items() if any(v != values[0] for v in values)}
+    default = {name: OPTIONS[name].default if name in OPTIONS else None for name in names}
+    return {
+        name: [one.get(name) for one in options]
+        for name in names
+        if len({str(one.get(name, default[name])) for one in options}) > 1
+    }
 
 
 def compare(files: list[str], figure: str) -> None:

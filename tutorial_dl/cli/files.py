@@ -46,7 +46,7 @@ def replace(path: Path | str, text: str) -> None:
     part.replace(path)
 
 
-def tell(found: Any, file: str | None, words: str, indent: int | None = None) -> None:
+def print_or_write(found: Any, file: str | None, words: str, indent: int | None = None) -> None:
     """Print `words`, and write what was found to a file, as JSON; file "-": print that instead."""
     if file not in (None, "-"):
         Path(file).write_text(json.dumps(found, indent=indent) + "\n")

@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
@@ -35,6 +36,7 @@ from .engine_main_thread import MainThread, Shares
 from .protocol import ABOUT, QUESTION, WRITE, About, Severity, pipe, position_file
 
 ENDING = 2  # seconds that SIGTERM leaves an idle engine in a batch job
+SHOWN = 20  # calls at the beginning of a long traceback, and as many at its end
 # After 2 s without a heartbeat, the kernel of this node asks the controller's each second whether
 # the connection still stands; if it does not, the engine connects again (controller.py).
 KEEPALIVE = {
@@ -137,6 +139,9 @@ class Kernel(IPythonParallelKernel):
         events.register("pre_run_cell", self.before_cell)
         events.register("post_run_cell", self.after_cell)
         self.shell.set_custom_exc((BaseException,), self.raised)
+        # exit() and quit() would end the engine; and IPython advises to use them
+        self.shell.ask_exit = sys.exit
+        warnings.filterwarnings("ignore", "To exit: use 'exit'")
         self.control_handlers[QUESTION] = self.answer
         return super().start()
 
@@ -170,6 +175,7 @@ class Kernel(IPythonParallelKernel):
         self.failed(error)  # first: a traceback may take a second if many ranks share few cores
         if isinstance(error, KeyboardInterrupt):  # the client reports it in one line
             error._render_traceback_ = list
+        shorten(error)
         shell.showtraceback(running_compiled_code=True)
 
     def failed(self, error: BaseException) -> None:
@@ -225,6 +231,22 @@ def about_cell(request) -> About:
     """What is known of a cell; of others' requests, that they are new."""
     sent = request.get("metadata", {}).get(ABOUT)
     return About(*sent) if sent else About(0, time.time_ns(), False, None)
+
+
+def shorten(error: BaseException) -> None:
+    """Cut the middle out of long tracebacks: IPython needs 20 ms for each line of one."""
+    seen: set[int] = set()  # causes may go round in a circle
+    chained: BaseException | None = error
+    while chained is not None and id(chained) not in seen:
+        seen.add(id(chained))
+        steps, step = [], chained.__traceback__
+        while step is not None:
+            steps.append(step)
+            step = step.tb_next
+        if (left_out := len(steps) - 2 * SHOWN) > 0:
+            steps[SHOWN - 1].tb_next = steps[-SHOWN]
+            chained.add_note(f"({left_out} more calls, between these, are not shown)")
+        chained = chained.__cause__ or chained.__context__
 
 
 def severity(error: BaseException) -> Severity:

@@ -119,7 +119,7 @@ class Data:
             for indices in window:
                 yield self.take(indices)
 
-    def part(self, samples: slice) -> Data:
+    def rows(self, samples: slice) -> Data:
         """Return the samples of a slice as data, without a copy."""
         return type(self)(*self.take(samples))
 
@@ -189,7 +189,7 @@ def shard(data: Data, rank: int, ranks: int, batch_size: int = 1) -> Data:
     """This rank's contiguous share of `data`, without a copy: whole batches, perhaps none."""
     n = len(data)
     own = share(-(-n // batch_size), rank, ranks)
-    return data.part(slice(min(n, own.start * batch_size), min(n, own.stop * batch_size)))
+    return data.rows(slice(min(n, own.start * batch_size), min(n, own.stop * batch_size)))
 
 
 def varied(data: Any, count: int) -> Batch:

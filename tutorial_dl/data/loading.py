@@ -87,7 +87,7 @@ def _of_streams(train: Any, validation: Any, *more: Any) -> Dataset:
     """The Dataset; further arguments: weights, if somebody gave some; name, split."""
     *weights, name, split = more
 
-    def part(given: Any, which: str) -> Any:
+    def as_data(given: Any, which: str) -> Any:
         if is_stream(given):
             return stream_of(given, f"data '{name}'{which}")
         if isinstance(given, tuple | list) and len(given) in (2, 3):
@@ -103,10 +103,10 @@ def _of_streams(train: Any, validation: Any, *more: Any) -> Dataset:
             "validation data, (train, validation)"
         )
     if weights:
-        part(weights[0], "")
+        as_data(weights[0], "")
         raise TypeError(f"data '{name}': expected (train, validation), got a tuple of 3")
-    kept = None if validation is None else part(validation, " (validation)")
-    return Dataset(name, part(train, ""), kept)
+    kept = None if validation is None else as_data(validation, " (validation)")
+    return Dataset(name, as_data(train, ""), kept)
 
 
 def _is_share(value: Any) -> bool:
@@ -153,7 +153,7 @@ def _split(data: Data, share: float) -> tuple[Data, Data | None]:
             f"a validation split of {share:g} leaves {first} of {len(data)} samples to train on: "
             "expected a share from 0 to below 1, and at least one sample in each part"
         )
-    return data.part(slice(0, first)), data.part(slice(first, None))
+    return data.rows(slice(0, first)), data.rows(slice(first, None))
 
 
 def check(

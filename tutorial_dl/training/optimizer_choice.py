@@ -29,7 +29,7 @@ class Choice(NamedTuple):
     clip_norm: float | None = None
     note: str = ""
 
-    def tell(self, team) -> None:
+    def print_note(self, team) -> None:
         """Rank 0 prints the note."""
         if self.note and team.rank == 0:
             print(f"note: {self.note}", file=sys.stderr, flush=True)
@@ -125,14 +125,14 @@ def adjusted(config: RunConfig, optimizer: Optimizer) -> Optimizer:
     keep, k = config.optimizer.ema, config.optimizer.look_ahead
     if keep is None and k is None:
         return optimizer
-    of = optimizer.of if isinstance(optimizer, Averaged) else optimizer
-    return Averaged(of, keep) if k is None else Averaged(of, 0.5, every=k, overwrite=k)
+    inner = optimizer.inner if isinstance(optimizer, Averaged) else optimizer
+    return Averaged(inner, keep) if k is None else Averaged(inner, 0.5, every=k, overwrite=k)
 
 
 def _with(optimizer: Optimizer, name: str, value: float) -> Optimizer:
     """`optimizer` with another hyper-parameter; ValueError if it has no such one."""
     if isinstance(optimizer, Averaged):
-        return replace(optimizer, of=_with(optimizer.of, name, value))
+        return replace(optimizer, inner=_with(optimizer.inner, name, value))
     if hasattr(optimizer, name):
         return replace(optimizer, **{name: value})
     if optimizer.undivided:

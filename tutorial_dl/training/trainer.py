@@ -160,7 +160,7 @@ class Trainer:
                 heeded = nullcontext([]) if run.saving is None else heeding(signal.SIGTERM)
                 choose_way(run, self.loop, epochs, self.progress)
                 with seen, heeded as signals, self._bar(epochs) as bar:
-                    run.tell("on_fit_begin")
+                    run.notify("on_fit_begin")
                     self.loop.train(epochs, bar, signals)
         finally:
             run.batches.close()
@@ -176,7 +176,7 @@ class Trainer:
             return self.fit(left)
         with self._together():
             self.run.show(True, ends=True)
-            self.run.tell("on_fit_end")
+            self.run.notify("on_fit_end")
         return self.history
 
     def resume(self) -> bool:

@@ -108,6 +108,21 @@ def test_kept_in_the_home_and_loaded(home):
     home.chmod(0o700)
 
 
+def compute_and_tell():
+    from numba_kernels.jit import compiling
+    from numba_kernels.team.collectives import Clock
+
+    compiling.tell = lambda: print("told")
+    compute(WIDTHS)
+    assert compiling.seconds > 0
+    assert Clock().now() <= time.perf_counter() - compiling.seconds
+
+
+def test_it_is_told_once_that_kernels_are_compiled(home):
+    assert run(compute_and_tell, HOME=home) == (["told", "0", "4"], "")
+    assert run(compute_and_tell, HOME=home) == (["4", "0"], "")
+
+
 def cannot_write():
     with pytest.raises(PermissionError):
         (Path.home() / ".cache" / "x").touch()

@@ -78,7 +78,7 @@ def optax_steps(rule, w, gradients):
             muon_weight_dimension_numbers=[contrib.MuonDimensionNumbers(), None] * 2,
         ),
         Averaged: lambda **_: optax.lookahead(
-            optax.sgd(rule.learning_rate, rule.of.momentum), rule.every, 1 - rule.keep
+            optax.sgd(rule.learning_rate, rule.inner.momentum), rule.every, 1 - rule.keep
         ),
     }[type(rule)](**given)  # fmt: skip
 

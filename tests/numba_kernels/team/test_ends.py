@@ -69,3 +69,17 @@ def test_a_rank_that_was_killed_is_not_waited_for():
     )
     done = launch.run_ranks(3, ["-c", program], timeout=SECONDS, capture=True, survive=True)
     assert done.stdout.split() == ["ended"] * 2, done.stderr
+
+
+@pytest.mark.parametrize("asked", ["", "1"])
+def test_a_script_shows_its_own_lines_and_the_message(asked):
+    program = "from numba_kernels import Team\nteam = Team()\nimport numpy as np\n"
+    program += "team.barrier() if team.rank else team.allreduce(np.ones(3, np.float32))\n"
+    env = {"NUMBA_KERNELS_TRACEBACK": asked}
+    done = launch.run_ranks(2, ["-c", program], timeout=SECONDS, capture=True, env=env)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1 and "numba_kernels.errors.MismatchError: rank" in lines[-1], lines
+    assert "rank 0 called allreduce" in lines[-1] and "rank 1 called barrier()" in lines[-1]
+    files = [line for line in lines if line.startswith("  File ")]
+    assert '  File "<string>", line 4, in <module>' in files
+    assert bool(set(files) - {'  File "<string>", line 4, in <module>'}) == bool(asked)

@@ -96,6 +96,7 @@ def test_it_shows_the_epoch_a_table_and_a_curve():
     _, text, page = shown[-1]
     assert "epoch 6 of 6, 32.0 s" in text and "<progress" not in page
     assert page.count("<tr>") == 1 + 6 and "<td>0.1667</td><td>0.3333</td><td>200,000</td>" in page
+    assert ">val_<wbr>loss</th>" in page  # it may break, so that many columns fit
 
 
 def test_a_long_table_shows_the_newest_epochs():
@@ -112,6 +113,22 @@ def test_the_curve_has_its_points_where_the_losses_are():
     assert y == (10, 40, 70, 100) and [b - a for a, b in pairwise(x)] == [100] * 3
     assert curve([{"epoch": 1, "a_loss": 1.0}] * 2) == ""  # players of another game
     assert "<polyline" in curve([{"epoch": 1, "loss": 0.0}, {"epoch": 2, "loss": 0.0}])
+
+
+def test_the_time_left_is_without_that_of_compiling(monkeypatch, capfd):
+    """100 s pass, in which kernels are compiled."""
+    monkeypatch.setenv(progress.TERMINAL, "1")
+    with progress.progress("", trainer_of().run, 1, True) as bar:
+        bar.bar.start_t -= 100
+        bar.bar.last_print_t -= 100
+        monkeypatch.setattr(progress.compiling, "seconds", progress.compiling.seconds + 100)
+        bar.update(1)
+        assert bar.bar.format_dict["elapsed"] < 50
+        monkeypatch.setattr(progress.compiling, "seconds", 1e9)
+        monkeypatch.setattr(progress.compiling, "told", False)
+        progress.compiling.begins()
+        progress.compiling.begins()
+    assert capfd.readouterr().err.count("compiling kernels, once") == 1
 
 
 def test_which_of_them_a_trainer_shows(monkeypatch, capfd):

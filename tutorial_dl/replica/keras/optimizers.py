@@ -65,7 +65,7 @@ def compiled_optimizer(model: keras.Model, theirs: Any) -> CompiledOptimizer | N
     clip_norm = config.get("global_clipnorm")
     ours = _with_a_kernel(model, theirs, config, rate)
     if ours is None:
-        clip_norm, ours = None, ByKeras.of(model, theirs, rate)
+        clip_norm, ours = None, ByKeras.compiled(model, theirs, rate)
     if theirs.use_ema:
         keep, overwrite = theirs.ema_momentum, theirs.ema_overwrite_frequency
         ours = optimizers.Averaged(ours, keep, overwrite=overwrite or None, at_end=True)
@@ -191,7 +191,9 @@ class ByKeras(Optimizer):
     undivided = True
 
     @classmethod
-    def of(cls, model: keras.Model, theirs: keras.optimizers.Optimizer, rate: float) -> ByKeras:
+    def compiled(
+        cls, model: keras.Model, theirs: keras.optimizers.Optimizer, rate: float
+    ) -> ByKeras:
         settings = theirs.get_config()
         averages = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
         for name in ("learning_rate", "name", "loss_scale_factor", *averages):  # these may differ
@@ -253,7 +255,7 @@ class KerasState(State):
         weights, numbers = (one.numpy() for one in new)
         at = 0
         for segment in self.segments:
-            segment.of(parameters).ravel()[:] = weights[at : at + segment.size]
+            segment.view(parameters).ravel()[:] = weights[at : at + segment.size]
             at += segment.size
         self.slots.ravel()[: numbers.size] = numbers
         self.step += 1

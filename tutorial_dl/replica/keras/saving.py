@@ -114,7 +114,7 @@ def _keeps_schedule(replica, trained: TrainedBy) -> bool:
 
 def _rule(ours: Optimizer) -> Optimizer:
     """What trains, without an average of its weights."""
-    return ours.of if isinstance(ours, Averaged) else ours
+    return ours.inner if isinstance(ours, Averaged) else ours
 
 
 def _known(ours: Optimizer, replica) -> str | None:
@@ -162,7 +162,7 @@ def _fill(optimizer: Any, replica, trained: TrainedBy) -> None:
     lists = [found for found in (getattr(optimizer, one) for one in SLOTS[name]) if found]
     if isinstance(ours, Adafactor):
         for segment, *variables in zip(replica.segments, *lists, strict=True):
-            parts = factors(segment.of(slots[0]).reshape(-1), segment.shape)
+            parts = factors(segment.view(slots[0]).reshape(-1), segment.shape)
             own = variables[:2] if parts[1:] else variables[2:]
             for variable, part in zip(own, parts, strict=True):
                 variable.assign(part)
@@ -177,4 +177,4 @@ def _copy(replica, slot: np.ndarray, variables: list) -> None:
     """Copy a slot to Keras's variables, of which there may be none for some weights."""
     for segment, variable in zip(replica.segments, variables, strict=True):
         if variable is not None:
-            variable.assign(segment.of(slot))
+            variable.assign(segment.view(slot))
