@@ -354,6 +354,9 @@ class SearchConfig:
         form=directions_of)
     pruner: str = option(
         "Stop bad trials early: none, median, successive_halving or hyperband.", "none")
+    population: int | None = option(
+        "Population based training: every EPOCHS epochs the worst fifth of the groups copies the "
+        "best fifth, and changes its values.", least=1, metavar="EPOCHS")
     deadline: float = option("Seconds that one training may take.", 3600.0, above=0.0, below=1e9)
     retry: bool = option("With --resume: try sets that have failed again.", False)
 # fmt: on

@@ -13,6 +13,7 @@ search.py                  `Search`: what to search, and how
 running.py                 a search on the ranks of an MPI job; report.py, figures.py: its page
 notebook.py, on_engine.py  a search from a notebook, on the engines of its cluster
 live_view.py, drawing.py   what it shows meanwhile; pictures, also for the report
+population.py              population based training
 optuna.py                  trials of any Optuna study on groups of ranks
 simulation.py              coordinator and leaders on a simulated clock
 problems.py                functions to search on, and one search on one of them

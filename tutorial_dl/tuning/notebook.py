@@ -220,6 +220,8 @@ def tune(
     given["groups"] = max(1, c.n // given.get("folds", 1)) if groups is None else groups
     file = None if file is None else Path(file)
     search = Search(space, RunConfig.of(**options), file, resume, **given)
+    if search.population is not None:
+        raise ValueError("population: only `python -m tutorial_dl tune` trains one; leave it out")
     if c.n < search.cells:
         raise ValueError(
             f"{search.groups} groups x {search.folds} folds need {search.cells} engines, the "

@@ -20,6 +20,10 @@ def run(
     Raises:
         Refused: On rank 0, if nothing can be trained as asked; the other ranks return.
     """
+    if search.population is not None:
+        from . import population
+
+        return population.run(search, team, announce)
     members = search.members(each := search.ranks_each(team.size), 1)
     study = None
     if team.rank == 0:

@@ -29,7 +29,7 @@ class Search(SearchConfig):
         file: Where the study is kept; `resume`: go on with it.
 
     Others are those of `SearchConfig` (config.py), by name: sampler, trials, groups, folds, merit,
-    maximise, directions, pruner, deadline, retry.
+    maximise, directions, pruner, population, deadline, retry.
 
     Raises:
         ValueError: In one line, if these do not fit together.
@@ -110,10 +110,34 @@ class Search(SearchConfig):
             samplers.check_grid(self.space, self.trials)
         study.pruner_of(self.pruner, 1, len(self.merits))
         options.check(self.space, self.base, each)
+        if self.population is not None:
+            self._check_population()
         if self.file is not None and self.file.exists() and not self.resume:
             raise ValueError(
                 f"study {self.file} exists; resume it (--resume), or choose another file"
             )
+
+    def _check_population(self) -> None:
+        """Raise ValueError, in one line, unless groups can copy each other (population.py)."""
+        from ..training.optimizer_choice import OF_RULES
+
+        known = ("learning_rate", *OF_RULES)
+        others = [name for name in self.space.names if name not in known]
+        if others or self.space.when:
+            raise ValueError(
+                f"--population changes values while it trains: {', '.join(known)}, without "
+                f"conditions; got {', '.join(others) or 'conditions'}"
+            )
+        schedule = self.base.schedule
+        if schedule.schedule != "constant" or schedule.warm_up:
+            raise ValueError("--population finds a schedule: leave --schedule and --warm-up out")
+        if self.folds > 1 or self.pruner != "none" or self.resume or len(self.merits) > 1:
+            raise ValueError(
+                "--population compares groups by one figure of merit, in one run: leave --folds, "
+                "--pruner, --resume and further merits out"
+            )
+        if self.groups < 2:
+            raise ValueError(f"--population needs --groups of at least 2, got {self.groups}")
 
     def study(self):
         from .study import Study
@@ -121,7 +145,8 @@ class Search(SearchConfig):
         given = self.base.tables()
         about = {n: given.get(n) for n in ("data", "optimizer", "schedule", "strategy")}
         return Study(
-            self.space, self.sampler, self.trials, maximise=self.higher, merits=self.merits,
+            self.space, self.sampler, self.trials if self.population is None else self.groups,
+            maximise=self.higher, merits=self.merits,
             pruner=self.pruner, epochs=self.base.schedule.epochs, seed=self.base.data.seed,
             file=self.file, resume=self.resume, retry=self.retry,
             about=about | {"merit": self.merit, "folds": self.folds},
