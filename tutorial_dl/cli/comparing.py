@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..config import OPTIONS
@@ -72,7 +73,8 @@ def compare(files: list[str], figure: str) -> None:
     for row, (name, one) in enumerate(results.items()):
         values = [values[row] for values in options.values()]
         cells = [in_words(n, one[n]) if one.get(n) is not None else "–" for n in shown]
-        table.add_row(name, *("–" if v is None else str(v) for v in values), *cells)
+        words = [name, *("–" if v is None else str(v) for v in values), *cells]
+        table.add_row(*map(escape, words))
     console = Console()
     console.print(table) if console.is_terminal else Console(width=1000).print(table)
     histories = {name: History(one["history"]) for name, one in results.items()}

@@ -70,14 +70,14 @@ def result(losses, ranks=1, **more):
 
 def test_compare_shows_what_differs_and_draws_the_curves(capfd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, ranks, losses in (("one", 1, [3.0, 0.25]), ("four", 4, [2.0, 0.125])):
+    for name, ranks, losses in (("one[lr]", 1, [3.0, 0.25]), ("four", 4, [2.0, 0.125])):
         told = result(losses, ranks, loss=losses[-1])
         told["config"]["output"]["json"] = name  # where it went is no difference
         Path(f"{name}.json").write_text(json.dumps(told))
-    done = run_here(capfd, "compare", "one.json", "four.json", "--figure", "both.svg")
+    done = run_here(capfd, "compare", "one[lr].json", "four.json", "--figure", "both.svg")
     head, _line, *rows, last = [row.split() for row in done.stdout.splitlines() if row.strip()]
     assert head == ["result", "ranks", "loss", "val", "loss", "samples/second", "seconds"]
-    assert rows[0] == ["one", "1", "0.25", "0.5", "228,249", "4.5"]
+    assert rows[0] == ["one[lr]", "1", "0.25", "0.5", "228,249", "4.5"]
     assert rows[1][:3] == ["four", "4", "0.125"] and last == ["figure:", "both.svg"]
     assert "<svg" in Path("both.svg").read_text()
 

@@ -195,25 +195,46 @@ def test_events_for_tensorboard(tmp_path):
     assert values == [((i + 1) * steps, pytest.approx(value)) for i, value in enumerate(column)]
 
 
-# What of each library is called, with its signatures: (wandb 0.28, mlflow 3.14).
+# What is called of each library, as wandb 0.28 and mlflow 3.17 do it; one run is active at a time.
 SERVICES = {
     "wandb": """
-        def init(*, config=None, id=None, resume=None):
-            CALLS.append(("begin", id, config and config["ranks"]))
-            return Run()
+        run = None
         class Run:
             id = "a1"
             def log(self, data, step=None): CALLS.append((step, data["val_loss"]))
-            def finish(self): CALLS.append("end")
+            def finish(self, exit_code=None):
+                global run
+                run = None
+                CALLS.append("failed" if exit_code else "end")
+        def init(*, config=None, id=None, resume=None):
+            global run
+            assert run is None and config["ranks"] == 1
+            run = Run()
+            CALLS.append(("begin", id))
+            return run
+        user = lambda: init(config={"ranks": 1})
         """,
     "mlflow": """
-        class Run: info = type("info", (), {"run_id": "a1"})
+        class Run:
+            info = type("info", (), {"run_id": "a1"})
+            data = type("data", (), {"params": {}})
+        run = None
+        active_run = lambda: run
         def start_run(run_id=None):
-            CALLS.append(("begin", run_id, None))
-            return Run
-        def log_params(params): CALLS[-1] = (*CALLS[-1][:2], params["ranks"])
+            global run
+            assert run is None, "already active"
+            run = Run
+            CALLS.append(("begin", run_id))
+            return run
+        def log_params(params):
+            assert not Run.data.params, "can't be changed"
+            Run.data.params = params
         def log_metrics(metrics, step=None): CALLS.append((step, metrics["val_loss"]))
-        def end_run(): CALLS.append("end")
+        def end_run(status="FINISHED"):
+            global run
+            run = None
+            CALLS.append("failed" if status == "FAILED" else "end")
+        user = start_run
         """,
 }
 
@@ -227,15 +248,32 @@ def test_a_service_keeps_the_log_by_its_own_library(tmp_path, monkeypatch, name)
     assert missing(found.value).endswith(f"pip install {name}")
     Path(name, "__init__.py").write_text("CALLS = []\n" + textwrap.dedent(SERVICES[name]))
     monkeypatch.syspath_prepend(tmp_path)
-    trainer = trainer_of(progress=False, callbacks=[Log(name)])
-    trainer.fit(2)
+    fails = [False, False, True]
+
+    def other(trainer, row):
+        if fails.pop(0):
+            raise RuntimeError("of the user's")
+
+    trainer = trainer_of(progress=False, callbacks=[Log(name), other])
+    trainer.fit(1)
     trainer.fit(1)  # the same run goes on
-    calls = sys.modules.pop(name).CALLS
-    losses, steps = trainer.history.column("val_loss"), trainer.steps // 3
-    rows = [((i + 1) * steps, loss) for i, loss in enumerate(losses)]
-    again = calls[4][:2]
-    assert calls[0] == ("begin", None, 1) and again == ("begin", "a1")
-    assert calls[1:4] + calls[5:] == [*rows[:2], "end", rows[2], "end"]
+    with pytest.raises(RuntimeError):
+        trainer.fit(1)
+    losses = trainer.history.column("val_loss")
+    again = trainer_of(progress=False, callbacks=[Log(name)])
+    again.fit(1)
+    service = sys.modules.pop(name)
+    service.user()  # a run of the user's
+    sys.modules[name] = service
+    again.fit(1)
+    del sys.modules[name]
+    begun, one, end, goes_on, two, _end, _goes_on, _three, failed, anew, *last = service.CALLS
+    steps = again.steps // 2
+    assert begun == anew == ("begin", None) and goes_on == ("begin", "a1")
+    assert (one, two) == ((steps, losses[0]), (2 * steps, losses[1])) and end == "end"
+    first, second = again.history.column("val_loss")
+    assert failed == "failed" and service.run is not None  # the user's
+    assert last == [(steps, first), "end", ("begin", None), (2 * steps, second)]
 
 
 @pytest.mark.parametrize("name", ["log.txt", "log.json", "run.csv.gz"])
