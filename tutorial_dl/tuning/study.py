@@ -305,14 +305,16 @@ class Study:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        if error is not None:
-            self.discard()
-        elif self.lock is not None:
-            # Of this search: what another one writes to the file does not come in
-            memory = optuna.storages.InMemoryStorage()
-            optuna.copy_study(from_study_name=NAME, from_storage=self.storage, to_storage=memory)
-            self.optuna = optuna.load_study(study_name=NAME, storage=memory)
-            self.close()
+        try:
+            if error is not None:
+                self.discard()
+            elif self.lock is not None:
+                # Of this search: what another one writes to the file does not come in
+                ram = optuna.storages.InMemoryStorage()
+                optuna.copy_study(from_study_name=NAME, from_storage=self.storage, to_storage=ram)
+                self.optuna = optuna.load_study(study_name=NAME, storage=ram)
+        finally:
+            self.close()  # though the file can't be read
 
     def close(self) -> None:
         """Let another search use the file."""
