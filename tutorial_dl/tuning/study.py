@@ -137,7 +137,7 @@ class Study:
         begun = self.optuna.get_trials(deepcopy=False)
         self.optuna.sampler = samplers.of_stream(sampler, space, seed, 0, len(begun))
         self._check_same(file, about)
-        if begun and sampler == "grid":
+        if sampler == "grid":
             retry = self._fit_to_grid(begun) or retry
         self.again = sum(trial.state == TrialState.WAITING for trial in begun)
         self._try_again(begun, retry)
@@ -177,11 +177,12 @@ class Study:
         """Whether more trials are asked for than the grid has sets: then those that failed are
         tried again. Raises ValueError if too few have failed for that."""
         ended = [trial for trial in begun if trial.state == TrialState.FAIL]
-        failed = [trial for trial in ended if INTERRUPTED not in trial.user_attrs]
+        # A set counts once, however often it has failed
+        failed = {frozenset(t.params.items()) for t in ended if INTERRUPTED not in t.user_attrs}
         try:
             sets = samplers.check_grid(self.space, self.trials, len(failed))
         except ValueError:
-            self.close()
+            self.discard()
             raise
         more, self.trials = self.trials > sets, min(self.trials, sets)
         return more
