@@ -286,9 +286,9 @@ def test_several_figures_and_notes_come_with_the_end_of_a_training(monkeypatch, 
         return prepared(*arguments)
 
     monkeypatch.setattr(cells, "prepare", prepare)
-    one = cell(merit=f"val_accuracy,{MODEL}:merit", model=f"{MODEL}:build")
+    one = cell(merit=f"val_accuracy, {MODEL}:merit", model=f"{MODEL}:build")
     one.link = Unheard()
-    assert one.check() is None
+    assert one.check() is None and one.search.merit == f"val_accuracy,{MODEL}:merit"
     task = {"trial": 0, "fold": 0, "deadline": 600}
     ended = one.train(task | {"values": {"width": 8}})
     accuracy, away = ended["value"]
@@ -364,6 +364,8 @@ def test_a_figure_of_merit_that_does_not_exist_is_refused_in_one_line(tmp_path):
         (["--retry"], RATE, "it needs --resume"),
         (["--directions", "up"], RATE, "directions must be maximise or minimise, got 'up'"),
         (["--merit", "a,b", "--directions", "maximise"], RATE, "must be as many as figures"),
+        (["--maximise", "--directions", "minimise"], RATE, "give directions or maximise, not both"),
+        (["--merit", "a, a", "--directions", "maximise, minimise"], RATE, "names that differ"),
         (["--merit", "loss,"], RATE, "merit must be names that differ, with commas"),
         (["--merit", "loss,seconds", "--pruner", "median"], RATE, "by one figure of merit"),
         (["--merit", "loss,seconds", "--best-to", "b.toml"], RATE, "loss,seconds may have several"),
