@@ -24,8 +24,8 @@ def read(file: str) -> dict[str, Any]:
         result = json.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"cannot read {file}: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"cannot read {file}: {error}") from None
+    except ValueError:  # no text, or no JSON
+        result = None
     if not isinstance(result, dict) or not {"history", "config", "seconds"} <= result.keys():
         raise ValueError(f"{file} is no result of `train --json FILE`")
     return result
@@ -43,6 +43,7 @@ def differing(results: dict[str, dict]) -> dict[str, list]:
             if table not in WRITTEN
             for name, value in values.items()
         }
+        | {"ranks": one["ranks"]}
         for one in results.values()
     ]
     names = dict.fromkeys(name for one in options for name in one)
