@@ -31,10 +31,10 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-    "numba_kernels": 13480,
+    "numba_kernels": 13500,
     "course": 7560,
     "model_parallel": 5810,
-    "cluster": 5680,
+    "cluster": 5700,
     "replica": 6230,
     "tuning": 4460,
     "runtime": 3640,
@@ -44,7 +44,7 @@ ABOVE = {  # the most lines that these may have until they are within their budg
     "cli config options": 3570,
     "strategies": 1750,
     "layout": 1100,
-    "models checkpoint quality (files)": 2630,
+    "models checkpoint quality (files)": 2640,
 }
 
 

@@ -23,7 +23,7 @@ TABLES = (dict, list, set)
 ONCE = {
     ("numba_kernels.team.world", "_world"),
     ("numba_kernels.trace.recording", "_last_ring"),
-    *(("numba_kernels.jit.compiling", name) for name in ("after", "seconds", "tell", "told")),
+    *(("numba_kernels.jit.compiling", name) for name in ("after", "tell", "told")),
     ("tutorial_dl.replica.keras.collectives", "_order"),
     ("tutorial_dl.interop.horovod.basics", "_made"),
     ("time", "tzname"),  # equal, but made anew by what reads the local time zone

@@ -5,6 +5,8 @@ import json
 import re
 import sys
 import textwrap
+from contextlib import redirect_stderr
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +29,7 @@ def trainer_of(**options):
 def test_a_bar_names_epochs_and_fits_the_terminal(capfd, monkeypatch, columns):
     monkeypatch.setenv(progress.TERMINAL, "1")
     monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(progress.compiling, "told", True)  # the cache may be empty
     trainer_of().fit(3)
     drawn = capfd.readouterr().err
     assert drawn.endswith("\n")  # what is printed next begins a line
@@ -121,13 +124,20 @@ def test_the_time_left_is_without_that_of_compiling(monkeypatch, capfd):
     with progress.progress("", trainer_of().run, 1, True) as bar:
         bar.bar.start_t -= 100
         bar.bar.last_print_t -= 100
-        monkeypatch.setattr(progress.compiling, "seconds", progress.compiling.seconds + 100)
+        spent = progress.compiling.spent
+        monkeypatch.setattr(spent, "seconds", spent.seconds + 100)
         bar.update(1)
         assert bar.bar.format_dict["elapsed"] < 50
-        monkeypatch.setattr(progress.compiling, "seconds", 1e9)
+        with redirect_stderr(StringIO()) as other:  # of a fit before
+            progress.tell_of_compiling()
+        other.close()
+        monkeypatch.setattr(spent, "seconds", 1e9)
         monkeypatch.setattr(progress.compiling, "told", False)
         progress.compiling.begins()
         progress.compiling.begins()
+        with redirect_stderr(other):
+            monkeypatch.setattr(progress.compiling, "told", False)
+            progress.compiling.begins()
     assert capfd.readouterr().err.count("compiling kernels, once") == 1
 
 
