@@ -122,7 +122,7 @@ def run_rank(config: RunConfig) -> int:
     def ended(status: int, lost: bool = False) -> int:
         # Lost ranks would never reach a barrier or MPI_Finalize: not even one that was lost after
         # the last barrier, for example as Python ended. Otherwise atexit functions are called.
-        if config.with_master or lost:
+        if config.with_master or config.pipeline.pipeline is not None or lost:
             leave(status)
         return status
 

@@ -105,7 +105,7 @@ def test_help_at_once(command):
 
 NO_VALIDATION = "--model curve --data my_file:both --validation 0 --patience 2"
 WRONG_ON_RANKS = [
-    ("--model my_file:nosuch", 2, "my_file has no function 'nosuch'; it has build"),
+    ("--model my_file:nosuch", 2, "my_file has no function 'nosuch'; it has both"),
     ("--model no_file:build", 2, "no such module"),
     ("--data no/file.py:load", 2, "there is no file"),
     ("--model broken:build", 2, "SyntaxError"),
