@@ -1,7 +1,7 @@
 """The errors that a Team raises. Each builds its text from its fields, with the team's ranks."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 LEFT = "it left the team, or its program ended, before this call"  # the reason of a PeerError
 
@@ -112,20 +112,11 @@ def ranks_in_words(ranks: Sequence[int], more=lambda rank: "") -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return str(error), or why that fails: an error of a user's class may raise another one.
-
-    Then the error gets a class of the same name, whose `__str__` says why, so that Python and
-    IPython can show it, too.
-    """
+    """Return str(error), or why that fails: an error of a user's class may raise another one."""
     try:
         return str(error)
     except Exception as failed:
-        words, kind = f"(its message could not be made: {type(failed).__name__})", type(error)
-        own = {"__str__": lambda _: words, "__module__": kind.__module__}
-        with suppress(TypeError):  # another layout in memory
-            own |= {"__qualname__": kind.__qualname__}
-            error.__class__ = type(kind.__name__, (kind,), own)
-        return words
+        return f"(its message could not be made: {type(failed).__name__})"
 
 
 def line_of(error: BaseException) -> str:

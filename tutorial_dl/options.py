@@ -129,7 +129,7 @@ def directions_of(text: str) -> list[bool]:
     """Whether to maximise, for each word of --directions; ValueError for another word."""
     known = {"maximise": True, "maximize": True, "minimise": False, "minimize": False}
     try:
-        return [known[word] for word in text.split(",")]
+        return [known[word.strip()] for word in text.split(",")]
     except KeyError as word:
         raise ValueError(f"directions must be maximise or minimise, got {word}") from None
 

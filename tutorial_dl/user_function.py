@@ -46,7 +46,9 @@ def shadow(error: BaseException) -> str:
     """What may be behind a failed import: a file that has the name of a module of Python's."""
     if not isinstance(error, ImportError | AttributeError):
         return ""
-    named = getattr(getattr(error, "obj", None), "__name__", error.name)
+    named = error.name if isinstance(error, ImportError) else None
+    if isinstance(of := getattr(error, "obj", None), ModuleType):  # it lacks an attribute
+        named = of.__name__
     passed = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
     for place in (Path(one or os.curdir).resolve() for one in sys.path):
         if str(place).startswith(LIBRARIES) or not place.is_dir():

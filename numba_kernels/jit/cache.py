@@ -166,7 +166,7 @@ class KernelCache(NullCache):
 
         def compile(sig):
             # Other threads compile, too, for other types
-            with global_compiler_lock, compiling.counted():
+            with compiling.counted(), global_compiler_lock:
                 before = len(self._turns)
                 collects = gc.isenabled()
                 gc.disable()  # compiling makes many objects and little garbage; this saves 8%

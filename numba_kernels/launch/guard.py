@@ -35,7 +35,9 @@ SHARED_MEMORY = "/dev/shm"
 SEGMENTS = ("mpich_shm_", "vader_segment.", "sm_segment.", "ucx_shm_posix_")
 # Made by MPICH's mpiexec, and read by its ranks as they start
 TOPOLOGY, PROXIES = "hydra_hwloc_xmlfile_", ("hydra_pmi_proxy", "mpiexec", "mpiexec.hydra")
-AGE = 10.0  # seconds after which what no process holds was left behind, and is not being made
+# Seconds after which what no process holds was left behind, and is not being made: also by another
+# container that shares /dev/shm, or a node that shares TMPDIR, whose processes are not seen here.
+AGE = 600.0
 OPEN_MPI_RANK = b"OMPI_COMM_WORLD_RANK="  # in the environment of its ranks
 POLL = 0.5  # seconds between checks of events that cannot wake this process
 
@@ -154,10 +156,11 @@ def own_files(folder: str, names: str | tuple[str, ...], age: float) -> set[str]
     found, last = set(), time.time() - age if age else float("inf")
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
+            if not entry.name.startswith(names):  # first: there may be many, or a dead mount
+                continue
             with contextlib.suppress(OSError):
                 about = entry.stat(follow_symlinks=False)
-                own = about.st_uid == os.geteuid() and about.st_mtime <= last
-                if entry.name.startswith(names) and own:
+                if about.st_uid == os.geteuid() and about.st_mtime <= last:
                     found.add(entry.path)
     return found
 

@@ -278,7 +278,7 @@ def _status(
     `status` is mpiexec's, which has ended all ranks if one failed before `can_be_lost`.
     """
     found = {rank: ended for rank in range(n) if (ended := _read(ends / str(rank))) is not None}
-    failed = sorted((r for r in found if found[r]), key=lambda r: (ends / str(r)).stat().st_mtime)
+    failed = sorted((r for r in found if found[r]), key=lambda r: (ends / str(r)).lstat().st_mtime)
     for early in (rank for rank in failed if not (ends / f"up-{rank}").exists()):
         return found[early], early
     first = next(iter(failed), None)
@@ -293,7 +293,7 @@ def _status(
 
 def _read(file: Path) -> int | None:
     with contextlib.suppress(OSError, ValueError):
-        return int(file.read_text())
+        return int(os.readlink(file))
     return None
 
 
@@ -306,11 +306,12 @@ def status_of(rank: int) -> int | None:
 def is_first_to_tell() -> bool:
     """Return whether no other rank of this run has asked; True where that is not known."""
     kept = os.environ.get("NUMBA_KERNELS_KEPT")
-    with contextlib.suppress(OSError):
-        if kept is not None and Path(kept).parent.is_dir():
+    try:
+        if kept is not None:
             Path(kept).with_name("told").touch(exist_ok=False)
-        return True
-    return False
+    except OSError as error:
+        return not isinstance(error, FileExistsError)
+    return True
 
 
 def can_be_lost() -> None:

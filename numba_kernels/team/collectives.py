@@ -16,11 +16,11 @@ from ..jit import compiling
 
 
 class Clock:
-    """Real time without that of compiling kernels. A simulated clock derives from it."""
+    """Real time without what this thread compiles kernels. A simulated clock derives from it."""
 
     def now(self) -> float:
         """Seconds since a fixed but arbitrary moment."""
-        return time.perf_counter() - compiling.seconds
+        return time.perf_counter() - compiling.spent.seconds
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from mpi4py import MPI, rc
 
 from ..allreduce import messages
-from ..errors import MismatchError, PeerError, TeamError, line_of, message_of
+from ..errors import MismatchError, PeerError, TeamError, line_of
 from .mailbox import FAILURES, LEFT, Kind, Letter, Mailbox, audience, cause_first
 from .short_traceback import in_short
 from .stall import has_ended
@@ -209,7 +209,6 @@ def _in_words(error: BaseException, heard: bool = False) -> str:
 
 def abort_all(error: BaseException) -> None:
     """Tell the ranks of every team of this process that it failed."""
-    message_of(error)  # whoever shows it next can, then
     for team in list(live):
         team.abort(error)
 
@@ -234,7 +233,8 @@ def _tell_of_the_end() -> None:
 
     def tell(kind, error, trace):
         abort_all(error)
-        if (text := in_short(error)) is not None and sys.stderr is not None:
+        plain = before is sys.__excepthook__ and sys.stderr is not None
+        if plain and (text := in_short(error)) is not None:
             print(text, end="", file=sys.stderr, flush=True)
         else:
             before(kind, error, trace)

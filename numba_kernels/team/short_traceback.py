@@ -12,7 +12,8 @@ from types import FrameType
 from ..errors import TeamError, message_of
 
 OURS = "numba_kernels", "tutorial_dl"
-met: list[BaseException] = []  # the last error in a graph, of which TensorFlow makes one of its own
+# The last error in a graph, of which TensorFlow makes one of its own; without its frames.
+met: list[TeamError] = []
 LIBRARIES = *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<frozen"
 
 
@@ -30,7 +31,7 @@ def in_short(error: BaseException) -> str | None:
         return None
     cause, (raising, _) = error, steps[-1]
     if _is_of_a_library(raising):
-        cause = next((one for one in met if message_of(one) in text), error)
+        cause = next((one for one in met if str(one) and str(one) in text), error)
     told = isinstance(error, ValueError | TypeError | RuntimeError) and _is_ours(raising)
     if not told and not isinstance(cause, TeamError):
         return None

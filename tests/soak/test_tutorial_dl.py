@@ -145,6 +145,12 @@ def test_bubbles_of_pipelines(record):
     record("bubble of zb_h1, of 1f1b's, m = S = 2", "< 0.67", f"{ratio:.2f}", ratio < 2 / 3)
 
 
+@pytest.mark.parametrize("case", [("cnn", "digits", 10), ("lstm", "events", 3)])
+def test_every_strategy_trains_at_its_defaults(on_ranks, tests, record, tmp_path, case):
+    tests("test_cli").train_at_defaults(on_ranks, tmp_path, *case)
+    record(f"{case[0]} by each strategy at its defaults", "trains", "trains", True)
+
+
 @pytest.mark.parametrize("part", ["pipeline_throughput", "tensor_throughput"])
 def test_throughput_of_divided_models(record, part):
     from numba_kernels.bench import one_run

@@ -34,7 +34,7 @@ ABOVE = {  # the most lines that these may have until they are within their budg
     "numba_kernels": 14390,
     "course": 7560,
     "model_parallel": 5820,
-    "cluster": 5680,
+    "cluster": 5700,
     "replica": 6290,
     "tuning": 4810,
     "runtime": 3650,
@@ -44,7 +44,7 @@ ABOVE = {  # the most lines that these may have until they are within their budg
     "cli config options": 3590,
     "strategies": 1810,
     "layout": 1100,
-    "models checkpoint quality (files)": 2630,
+    "models checkpoint quality (files)": 2640,
 }
 
 

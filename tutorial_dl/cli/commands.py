@@ -96,13 +96,14 @@ def train(file: Path | None = None, **given) -> None:
         grace = SAVING_SECONDS if folder else 5.0
         # Both, so that a bar and the result go to the terminal on one way, and in their order.
         terminal = {TERMINAL: "both" if sys.stdout.isatty() else "1"} if sys.stderr.isatty() else {}
+        least = None if asked.with_master else job.needed(need or 1)
         done = ranks_of.start(
             "train",
             need or 1,
             asked.changed(),
             grace=grace,
             survive=asked.with_master,
-            least=None if asked.with_master else job.needed(need or 1),
+            least=least,
             env=terminal,
             preload=job.preload(asked.data.model),
         )
@@ -113,7 +114,9 @@ def train(file: Path | None = None, **given) -> None:
         fail("interrupted" + (f"; --resume goes on from {newest}" if newest else ""), 130)
     if done.returncode not in (0, 1, 2):  # with these, a rank has printed the reason
         who = "a rank" if done.failed is None else f"rank {done.failed}"
-        if asked.with_master and not done.failed:
+        if done.failed is None and (asked.with_master or least):  # each rank would have said so
+            who = "mpiexec or a rank's supervisor"
+        elif asked.with_master and not done.failed:
             who = "the master (rank 0)"
         fail(f"{who} was ended by {job.ending(done.returncode)}", 1)
     raise typer.Exit(done.returncode)

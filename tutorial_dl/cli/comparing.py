@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..config import OPTIONS
@@ -23,8 +24,8 @@ def read(file: str) -> dict[str, Any]:
         result = json.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"cannot read {file}: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"cannot read {file}: {error}") from None
+    except ValueError:  # no text, or no JSON
+        result = None
     if not isinstance(result, dict) or not {"history", "config", "seconds"} <= result.keys():
         raise ValueError(f"{file} is no result of `train --json FILE`")
     return result
@@ -42,6 +43,7 @@ def differing(results: dict[str, dict]) -> dict[str, list]:
             if table not in WRITTEN
             for name, value in values.items()
         }
+        | {"ranks": one["ranks"]}
         for one in results.values()
     ]
     names = dict.fromkeys(name for one in options for name in one)
@@ -72,7 +74,8 @@ def compare(files: list[str], figure: str) -> None:
     for row, (name, one) in enumerate(results.items()):
         values = [values[row] for values in options.values()]
         cells = [in_words(n, one[n]) if one.get(n) is not None else "–" for n in shown]
-        table.add_row(name, *("–" if v is None else str(v) for v in values), *cells)
+        words = [name, *("–" if v is None else str(v) for v in values), *cells]
+        table.add_row(*map(escape, words))
     console = Console()
     console.print(table) if console.is_terminal else Console(width=1000).print(table)
     histories = {name: History(one["history"]) for name, one in results.items()}

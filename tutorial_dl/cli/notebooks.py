@@ -20,7 +20,7 @@ NAMES = re.compile(r"\]\((\w+\.ipynb)\)")
 
 def notebook_files() -> list[Path]:
     """The files of the course, in order: those that the table in notebooks/README.md names, of a
-    source tree or else as installed. A notebook of one's own beside them is none of the course.
+    source tree or else as installed. A user's own notebooks beside them are left out.
     """
     table = Path(__file__).parents[2] / "notebooks/README.md"
     if not table.exists():

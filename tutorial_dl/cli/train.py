@@ -119,10 +119,11 @@ def run_rank(config: RunConfig) -> int:
     from ..runtime.errors import Terminated
     from ..training.progress import tell_of_compiling
 
-    def ended(status: int) -> int:
+    def ended(status: int, lost: bool = False) -> int:
         # Lost ranks would never reach a barrier or MPI_Finalize: not even one that was lost after
-        # the last barrier, for example as Python ended.
-        leave(status)
+        # the last barrier, for example as Python ended. Otherwise atexit functions are called.
+        if config.with_master or config.pipeline.pipeline is not None or lost:
+            leave(status)
         return status
 
     np.seterr(all="ignore")  # one line reports a loss that is not finite
@@ -163,7 +164,7 @@ def run_rank(config: RunConfig) -> int:
         return ended(end.code)
     except (Exception, SystemExit) as error:
         causes = report(team, error, setting_up, config.with_master)
-        return ended(2 if setting_up and causes else 1)
+        return ended(2 if setting_up and causes else 1, lost=not causes)
 
 
 def trainer_of(config: RunConfig, team):
@@ -213,6 +214,12 @@ def try_out(trainer, config: RunConfig) -> None:
         asked = getattr(config.schedule, what)
         if asked is not None and (metric := form(asked)[0]) not in known:
             raise ValueError(f"{what} {asked!r}: there is no {metric!r}; one of {known}")
+    for one in trainer.callbacks:
+        if getattr(one, "metric", known[0]) not in known:
+            raise ValueError(
+                f"--patience and --save-best go by {one.metric!r}, which needs validation data; or "
+                f"give --monitor, one of {known}"
+            )
 
 
 def report(team, error: BaseException, setting_up: bool, with_master: bool = False) -> set[int]:

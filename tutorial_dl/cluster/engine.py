@@ -24,10 +24,12 @@ from types import ModuleType, SimpleNamespace
 
 import zmq
 from ipykernel.compiler import XCachingCompiler
+from ipykernel.zmqshell import ZMQInteractiveShell
 from ipyparallel.engine import app
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Type
 
+from numba_kernels.errors import message_of
 from numba_kernels.shared.segments import unlink_segments
 
 from ..tensorflow_chatter import hide_tensorflow_chatter
@@ -77,6 +79,16 @@ class Compiler(XCachingCompiler):
         return super().format_code_name(name)
 
 
+class Shell(ZMQInteractiveShell):
+    """Its errors have a message, which IPython's history and ipykernel's reply ask for."""
+
+    async def run_code(self, code_obj, result=None, *, async_=False):
+        failed = await super().run_code(code_obj, result, async_=async_)
+        if result is not None and result.error_in_exec is not None:
+            result.error_in_exec = sayable(result.error_in_exec)
+        return failed
+
+
 class Ending:
     """Decides what SIGTERM does to this engine; nothing changes outside a batch job.
 
@@ -113,7 +125,7 @@ class Ending:
 class Kernel(IPythonParallelKernel):
     """The kernel of an engine."""
 
-    compiler_class = Type(Compiler)
+    compiler_class, shell_class = Type(Compiler), Type(Shell)
     # ipykernel 7 would ask a thread of the shell channel which thread runs cells, to await in them.
     # Engines have no such thread; `do_execute` sets what ipykernel reads of it.
     _supports_kernel_subshells = False
@@ -167,7 +179,8 @@ class Kernel(IPythonParallelKernel):
         """IPython's event; `raised` has seen most errors, but not those of syntax, for example."""
         if result is None:
             self.failed(RuntimeError("the cell was cancelled"))  # an `await` was
-        elif (error := result.error_before_exec or result.error_in_exec) is not None:
+        error = result and (result.error_before_exec or result.error_in_exec)
+        if error is not None and self.error is None:
             self.failed(error)
 
     def raised(self, shell, kind, error, trace, tb_offset=None) -> None:
@@ -176,7 +189,8 @@ class Kernel(IPythonParallelKernel):
         if isinstance(error, KeyboardInterrupt):  # the client reports it in one line
             error._render_traceback_ = list
         shorten(error)
-        shell.showtraceback(running_compiled_code=True)
+        said = sayable(error)
+        shell.showtraceback((type(said), said, trace), running_compiled_code=True)
 
     def failed(self, error: BaseException) -> None:
         """Make the ranks of all teams of this process raise PeerError, once per error."""
@@ -247,6 +261,15 @@ def shorten(error: BaseException) -> None:
             steps[SHOWN - 1].tb_next = steps[-SHOWN]
             chained.add_note(f"({left_out} more calls, between these, are not shown)")
         chained = chained.__cause__ or chained.__context__
+
+
+def sayable(error: BaseException) -> BaseException:
+    """Return `error`, or one of the same name that says why its message can't be made."""
+    try:
+        str(error)
+    except Exception:
+        return type(type(error).__name__, (Exception,), {})(message_of(error))
+    return error
 
 
 def severity(error: BaseException) -> Severity:

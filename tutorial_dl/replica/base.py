@@ -40,7 +40,8 @@ class Segment:
         return prod(self.shape)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError("write Segment.view" if name == "of" else name)
+        words = "is gone: write Segment.view" if name == "of" else "does not exist"
+        raise AttributeError(f"Segment.{name} {words}")
 
     def view(self, vector: np.ndarray) -> np.ndarray:
         """The view of this segment in `vector` (no copy), in its own shape."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from numba_kernels.team.bytes import broadcast
 
-from ..data import Batches, Data, Stream, shard
+from ..data import Batches, Data, Hdf5Data, Stream, shard
 from ..data.dataset import each_array, of_arrays
 from ..data.elements import samples_of
 from ..replica.base import Batch, Replica, measure, metrics_of
@@ -105,7 +105,9 @@ def predict(team, replica: Replica, inputs, batch_size: int):
     """
     if isinstance(inputs, Stream):
         return _predict_stream(team, replica, inputs)
-    data = inputs if hasattr(inputs, "rows") else Data.of(inputs, np.zeros(_samples(inputs)))
+    data = inputs
+    if not isinstance(inputs, Data | Hdf5Data):
+        data = Data.of(inputs, np.zeros(_samples(inputs)))
     share = shard(data, team.rank, team.size)
     with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
         parts = predictions(replica, (x for x, *_ in batches), data.take(slice(0, 1))[0])

@@ -294,6 +294,8 @@ class Run:
                 what = self.label(player, f"the validation loss is {loss}", ": ")
                 kept, found = self.dataset.validation, None
                 if isinstance(kept, Hdf5Data):
+                    if self.team.rank:  # rank 0 alone reads them all, and raises
+                        self.team.barrier()
                     found = kept.not_a_number(slice(None))
                 raise NotFinite(what, f"after epoch {epoch + 1}", rate, found)
             if player.schedule is not None:

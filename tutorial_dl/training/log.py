@@ -11,7 +11,7 @@ from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import __version__
 from ..options import LOGS, check_log
@@ -87,9 +87,13 @@ class Log(Callback):
 class Service:
     """A run of a service that keeps logs, which its own library writes.
 
-    Where `fit` is called again, the same run goes on. After --resume it does, too, if the library's
-    own variables name the run: WANDB_RUN_ID with WANDB_RESUME=allow, or MLFLOW_RUN_ID.
+    Where a run of the library is active, rows go there, and its owner ends it. Otherwise a run
+    lasts from the beginning of `fit` to its end, and goes on when `fit` is called again; after
+    --resume, too, if the library's own variables name it: WANDB_RUN_ID with WANDB_RESUME=allow, or
+    MLFLOW_RUN_ID.
     """
+
+    begun: ClassVar[set[str]] = set()  # runs that are ours, until `fit` ends without an error
 
     def __init__(self, name: str | Path):
         self.name, self.run, self.id = str(name), None, None
@@ -101,32 +105,61 @@ class Service:
     def module(self):
         return import_module(self.name)
 
+    def begin(self, about: dict) -> None:
+        self.run = self.active()
+        if self.run is not None and self.id_of(self.run) in self.begun:  # that `fit` has failed
+            self.finish(failed=True)
+        if self.run is None:
+            self.run = self.start(about)
+            self.id = self.id_of(self.run)
+            self.begun.add(self.id)
+
+    def end(self) -> None:
+        if self.run is not None and self.id_of(self.run) in self.begun:
+            self.finish()
+
+    def finish(self, failed: bool = False) -> None:
+        self.begun.discard(self.id_of(self.run))
+        self.close(failed)
+        self.run = None
+
 
 class WeightsAndBiases(Service):
-    def begin(self, about: dict) -> None:
+    def active(self):
+        return self.module.run
+
+    def id_of(self, run) -> str:
+        return run.id
+
+    def start(self, about: dict):
         again = {"id": self.id, "resume": "allow"} if self.id else {}
-        self.run = self.module.init(config=about, **again)
-        self.id = self.run.id
+        return self.module.init(config=about, **again)
 
     def add(self, step: int, numbers: dict[str, float]) -> None:
         self.run.log(numbers, step=step)
 
-    def end(self) -> None:
-        self.run.finish()
+    def close(self, failed: bool) -> None:
+        self.run.finish(exit_code=int(failed))
 
 
 class MLflow(Service):
-    def begin(self, about: dict) -> None:
-        first, self.run = self.id is None, self.module.start_run(run_id=self.id)
-        self.id = self.run.info.run_id
-        if first:
+    def active(self):
+        return self.module.active_run()
+
+    def id_of(self, run) -> str:
+        return run.info.run_id
+
+    def start(self, about: dict):
+        run = self.module.start_run(run_id=self.id)
+        if not run.data.params:  # those of a run that goes on can't be changed
             self.module.log_params({n: value for n, value in about.items() if n != "time"})
+        return run
 
     def add(self, step: int, numbers: dict[str, float]) -> None:
         self.module.log_metrics(numbers, step=step)
 
-    def end(self) -> None:
-        self.module.end_run()
+    def close(self, failed: bool) -> None:
+        self.module.end_run("FAILED" if failed else "FINISHED")
 
 
 class Board:
@@ -150,7 +183,8 @@ class Board:
         self._write(step, {}, numbers)
 
     def end(self) -> None:
-        self.writer.flush()
+        if self.writer is not None:
+            self.writer.flush()
 
     def _write(self, step: int, texts: dict[str, str], numbers: dict[str, float]) -> None:
         """Add an event: texts, and numbers by step, for TensorBoard's pages of these names."""

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from functools import partial
+from contextlib import suppress
 
 from tqdm import tqdm
 
@@ -57,8 +57,12 @@ def tell_of_compiling() -> None:
     from numba_kernels.team import stall  # starts MPI
 
     words = "compiling kernels, once: later starts load them from the cache"
-    compiling.after = stall.REPORT / 10
-    compiling.tell = partial(tqdm.write, words, sys.stderr)  # above a bar that is there
+
+    def tell() -> None:
+        with suppress(ValueError, OSError):  # it is closed
+            tqdm.write(words, sys.stderr)  # above a bar that is there
+
+    compiling.after, compiling.tell = stall.REPORT / 10, tell
 
 
 class Nothing:
@@ -118,14 +122,14 @@ class Bar(Nothing):
             ncols=self.columns,
             bar_format=LINE,
         )
-        self.compiled = compiling.seconds
+        self.compiled = compiling.spent.seconds
 
     def __exit__(self, *_: object) -> None:
         self.bar.close()
 
     def update(self, samples: int) -> None:
-        if compiling.seconds > self.compiled:  # its speed and the time left are without this
-            self.compiled = compiling.seconds
+        if compiling.spent.seconds > self.compiled:  # its speed and the time left are without this
+            self.compiled = compiling.spent.seconds
             self.bar.unpause()
         self.bar.update(samples)
 
@@ -185,7 +189,7 @@ class NotebookProgress(Nothing):
     def __init__(self, outlook: Outlook, show=None, now=time.monotonic):
         self.outlook, self.now, self.show = outlook, now, show
         self.samples, self.ended, self.shown = 0, False, -math.inf
-        self.begun, self.compiled = now(), compiling.seconds
+        self.begun, self.compiled = now(), compiling.spent.seconds
 
     def __enter__(self):
         if self.show is None:
@@ -226,7 +230,7 @@ class NotebookProgress(Nothing):
         words = f"{self.outlook.words}, {self.outlook.where}"
         if self.ended:
             return f"{words}, {seconds:.1f} s"
-        trained = seconds - compiling.seconds + self.compiled
+        trained = seconds - compiling.spent.seconds + self.compiled
         left = f", about {trained / self.share - trained:.0f} s left" if self.share > 0.02 else ""
         return f"{words}, {seconds:.0f} s{left}"
 

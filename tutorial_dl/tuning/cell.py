@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import faulthandler
 import gc
-import io
 import os
 import signal
 import sys
@@ -20,6 +19,8 @@ import time
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import replace
+from threading import get_ident
+from typing import Any
 
 import numpy as np
 
@@ -318,14 +319,13 @@ class Cell:
 
     def _prepared(self, values: dict, fold: datasets.Dataset):
         """The trainer of a set of values. Notes are kept: the coordinator says each once."""
-        said, config = io.StringIO(), config_of(self.base, values)
+        said, config = WithoutNotes(sys.stderr), config_of(self.base, values)
+        self.notes = said.notes
         try:
             with redirect_stderr(said):
                 return prepare(config, self.team, synchronised, fold)
         finally:
-            lines = said.getvalue().splitlines(keepends=True)
-            self.notes = [line[len(NOTE) :].strip() for line in lines if line.startswith(NOTE)]
-            sys.stderr.writelines(line for line in lines if not line.startswith(NOTE))
+            said.end()
 
     def _mend(self, error: BaseException) -> dict:
         """Make the team usable after a failed training. Collective in the cell."""
@@ -352,6 +352,37 @@ class Cell:
         if (keras := sys.modules.get("keras")) is not None:
             keras.utils.clear_session()
         gc.collect()
+
+
+class WithoutNotes:
+    """Standard error, but for notes of the thread that makes it, until `end`: these go to `notes`.
+
+    A line that has begun may become a note, so it waits for its end, or for `flush`.
+    """
+
+    def __init__(self, stream):
+        self.stream, self.thread, self.line, self.notes = stream, get_ident(), "", []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        if get_ident() != self.thread:
+            return self.stream.write(text)
+        *lines, self.line = (self.line + text).split("\n")
+        self.notes += [line[len(NOTE) :].strip() for line in lines if line.startswith(NOTE)]
+        self.stream.writelines(f"{line}\n" for line in lines if not line.startswith(NOTE))
+        return len(text)
+
+    def flush(self) -> None:
+        if get_ident() == self.thread and self.line:
+            self.stream.write(self.line)
+            self.line = ""
+        self.stream.flush()
+
+    def end(self) -> None:
+        self.flush()
+        self.thread = None  # a logger may have kept this object: now it is the stream
 
 
 def in_a_line(error: Exception) -> str:

@@ -43,8 +43,11 @@ class Search(SearchConfig):
     def __post_init__(self):
         for name, one in SEARCH.items():  # a list of names becomes a text
             object.__setattr__(self, name, one.checked(getattr(self, name)))
+        object.__setattr__(self, "merit", ",".join(map(str.strip, self.merits)))
         if not all(self.merits) or len(set(self.merits)) < len(self.merits):
             raise ValueError(f"merit must be names that differ, with commas, got {self.merit!r}")
+        if self.directions is not None and self.maximise is not None:
+            raise ValueError("both say which way is better: give directions or maximise, not both")
         if len(self.higher) != len(self.merits):
             raise ValueError(
                 f"directions {self.directions} must be as many as figures of merit: {self.merit}"

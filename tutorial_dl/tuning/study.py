@@ -137,7 +137,7 @@ class Study:
         begun = self.optuna.get_trials(deepcopy=False)
         self.optuna.sampler = samplers.of_stream(sampler, space, seed, 0, len(begun))
         self._check_same(file, about)
-        if begun and sampler == "grid":
+        if sampler == "grid":
             retry = self._fit_to_grid(begun) or retry
         self.again = sum(trial.state == TrialState.WAITING for trial in begun)
         self._try_again(begun, retry)
@@ -177,11 +177,12 @@ class Study:
         """Whether more trials are asked for than the grid has sets: then those that failed are
         tried again. Raises ValueError if too few have failed for that."""
         ended = [trial for trial in begun if trial.state == TrialState.FAIL]
-        failed = [trial for trial in ended if INTERRUPTED not in trial.user_attrs]
+        # A set counts once, however often it has failed
+        failed = {frozenset(t.params.items()) for t in ended if INTERRUPTED not in t.user_attrs}
         try:
             sets = samplers.check_grid(self.space, self.trials, len(failed))
         except ValueError:
-            self.close()
+            self.discard()
             raise
         more, self.trials = self.trials > sets, min(self.trials, sets)
         return more
@@ -305,14 +306,16 @@ class Study:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        if error is not None:
-            self.discard()
-        elif self.lock is not None:
-            # Of this search: what another one writes to the file does not come in
-            memory = optuna.storages.InMemoryStorage()
-            optuna.copy_study(from_study_name=NAME, from_storage=self.storage, to_storage=memory)
-            self.optuna = optuna.load_study(study_name=NAME, storage=memory)
-            self.close()
+        try:
+            if error is not None:
+                self.discard()
+            elif self.lock is not None:
+                # Of this search: what another one writes to the file does not come in
+                ram = optuna.storages.InMemoryStorage()
+                optuna.copy_study(from_study_name=NAME, from_storage=self.storage, to_storage=ram)
+                self.optuna = optuna.load_study(study_name=NAME, storage=ram)
+        finally:
+            self.close()  # though the file can't be read
 
     def close(self) -> None:
         """Let another search use the file."""

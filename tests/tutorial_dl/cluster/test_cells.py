@@ -102,6 +102,11 @@ ODD = {  # a cell, the line of its error, and the most lines that are shown
     "quit": ("x = 1\nquit()", "SystemExit", 4),
     "sys.exit": ("import sys\nsys.exit(3)", "SystemExit: 3", 4),
     "no message": (WORSE, UNSAID, 30),
+    "no message of Python's own": (
+        f"{WORSE[:-11]}\nraise ValueError(Worse())",
+        f"ValueError{UNSAID[5:]}",
+        30,
+    ),
     "caused by one": (
         f"{WORSE[:-11]}\ntry: raise Worse\nexcept Worse: 1 / 0",
         "ZeroDivisionError",

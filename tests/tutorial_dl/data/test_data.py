@@ -227,6 +227,8 @@ def test_a_file_that_hides_a_module_of_python_is_named(tmp_path, monkeypatch):
         user_function.find(f"{file}:load", "data")
     words = f"; Python's own module types hides {tmp_path / 'types.py'}: give it another name"
     assert user_function.shadow(error.value) == words
+    other = ImportError("no module"), AttributeError("no types", name="types", obj=tmp_path)
+    assert [user_function.shadow(one) for one in other] == ["", ""]
     monkeypatch.chdir(tmp_path)
     assert user_function.find("types:load", "data")() == 1
 

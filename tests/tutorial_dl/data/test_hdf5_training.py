@@ -128,6 +128,32 @@ def test_what_is_wrong_is_told_once_by_all_ranks(on_ranks, folder):
     assert said == (2, "error: data: there is no file nosuch.h5\n")
 
 
+def looks_for_a_nan(folder):
+    """Only rank 0 reads the files again, and raises; the others hear of it."""
+    from numba_kernels import PeerError, Team
+    from tutorial_dl import Trainer, models, strategies
+    from tutorial_dl.runtime.errors import NotFinite
+
+    team, looks = Team(), []
+    dataset = data.load(f"{folder}/2.h5", validation=f"{folder}/kept.hdf5")
+    kept = dataset.validation
+    right = kept.not_a_number
+    kept.not_a_number = lambda which: looks.append(which) or right(which)
+    trainer = Trainer(models.softmax(dataset), dataset, strategies.Synchronous(team),
+                      progress=False)  # fmt: skip
+    expected = PeerError if team.rank else NotFinite
+    with pytest.raises(expected, match=r"features\[5, 3, 2, 0\] is nan; remove"):
+        trainer.fit(1)
+    assert looks == ([] if team.rank else [slice(None)])
+    team.recover()
+
+
+def test_one_rank_looks_for_a_nan_in_the_validation_data(on_ranks, folder):
+    with h5py.File(folder / "kept.hdf5", "r+") as file:
+        file["features"][5, 3, 2, 0] = np.nan
+    on_ranks(2, looks_for_a_nan, str(folder))
+
+
 @pytest.mark.parametrize("words", [[], ["--strategy", "downpour"], ["--validation", "kept.hdf5"]])
 def test_the_file_and_row_of_a_nan_are_told(on_ranks, folder, words):
     name = words[1] if "--validation" in words else "2.h5"

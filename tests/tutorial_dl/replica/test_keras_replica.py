@@ -239,3 +239,24 @@ def test_state_is_the_moving_statistics():
         r.state[:] = 0  # otherwise this would silently change a copy
     with pytest.raises(ValueError, match=r"state of shape \(7,\): expected \(8,\)"):
         r.state = np.zeros(7)
+
+
+def test_an_error_in_a_graph_is_kept_without_its_frames():
+    """They hold batches and models."""
+    from numba_kernels import TeamError
+    from numba_kernels.team import short_traceback
+    from tutorial_dl.replica.keras.collectives import in_order
+
+    for error, kept in (
+        (TeamError("a peer failed"), ["a peer failed"]),
+        (KeyError("of a user"), []),
+    ):
+
+        def fail(_, error=error):
+            raise error
+
+        call = tf.function(lambda x, f=fail: in_order(f, [x], [(tf.float32, (1,))], "test"))
+        with pytest.raises(tf.errors.OpError):
+            call(tf.ones(1))
+        assert [str(one) for one in short_traceback.met] == kept
+        assert not any(one.__traceback__ for one in short_traceback.met)

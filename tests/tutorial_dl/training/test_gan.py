@@ -237,7 +237,7 @@ def test_simultaneous_gradients_are_taken_at_the_same_weights():
         expected.append(player.replica.parameters - rate * player.replica.gradient)
     trainer.run.agree(trainer.loop)
     found = []
-    trainer.run.tell = lambda event, *_: found.append([s.parameters.copy() for s in game.sides])
+    trainer.run.notify = lambda event, *_: found.append([s.parameters.copy() for s in game.sides])
     trainer.fit(1)
     for after, by_hand in zip(found[1], expected, strict=True):
         np.testing.assert_allclose(after, by_hand, rtol=1e-12)

@@ -5,6 +5,8 @@ import json
 import re
 import sys
 import textwrap
+from contextlib import redirect_stderr
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +29,7 @@ def trainer_of(**options):
 def test_a_bar_names_epochs_and_fits_the_terminal(capfd, monkeypatch, columns):
     monkeypatch.setenv(progress.TERMINAL, "1")
     monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(progress.compiling, "told", True)  # the cache may be empty
     trainer_of().fit(3)
     drawn = capfd.readouterr().err
     assert drawn.endswith("\n")  # what is printed next begins a line
@@ -121,13 +124,21 @@ def test_the_time_left_is_without_that_of_compiling(monkeypatch, capfd):
     with progress.progress("", trainer_of().run, 1, True) as bar:
         bar.bar.start_t -= 100
         bar.bar.last_print_t -= 100
-        monkeypatch.setattr(progress.compiling, "seconds", progress.compiling.seconds + 100)
+        begun = bar.bar.start_t
+        spent = progress.compiling.spent
+        monkeypatch.setattr(spent, "seconds", spent.seconds + 100)
         bar.update(1)
-        assert bar.bar.format_dict["elapsed"] < 50
-        monkeypatch.setattr(progress.compiling, "seconds", 1e9)
+        assert bar.bar.start_t >= begun + 100  # so that those 100 s do not count
+        with redirect_stderr(StringIO()) as other:  # of a fit before
+            progress.tell_of_compiling()
+        other.close()
+        monkeypatch.setattr(spent, "seconds", 1e9)
         monkeypatch.setattr(progress.compiling, "told", False)
         progress.compiling.begins()
         progress.compiling.begins()
+        with redirect_stderr(other):
+            monkeypatch.setattr(progress.compiling, "told", False)
+            progress.compiling.begins()
     assert capfd.readouterr().err.count("compiling kernels, once") == 1
 
 
@@ -195,25 +206,46 @@ def test_events_for_tensorboard(tmp_path):
     assert values == [((i + 1) * steps, pytest.approx(value)) for i, value in enumerate(column)]
 
 
-# What of each library is called, with its signatures: (wandb 0.28, mlflow 3.14).
+# What is called of each library, as wandb 0.28 and mlflow 3.17 do it; one run is active at a time.
 SERVICES = {
     "wandb": """
-        def init(*, config=None, id=None, resume=None):
-            CALLS.append(("begin", id, config and config["ranks"]))
-            return Run()
+        run = None
         class Run:
             id = "a1"
             def log(self, data, step=None): CALLS.append((step, data["val_loss"]))
-            def finish(self): CALLS.append("end")
+            def finish(self, exit_code=None):
+                global run
+                run = None
+                CALLS.append("failed" if exit_code else "end")
+        def init(*, config=None, id=None, resume=None):
+            global run
+            assert run is None and config["ranks"] == 1
+            run = Run()
+            CALLS.append(("begin", id))
+            return run
+        user = lambda: init(config={"ranks": 1})
         """,
     "mlflow": """
-        class Run: info = type("info", (), {"run_id": "a1"})
+        class Run:
+            info = type("info", (), {"run_id": "a1"})
+            data = type("data", (), {"params": {}})
+        run = None
+        active_run = lambda: run
         def start_run(run_id=None):
-            CALLS.append(("begin", run_id, None))
-            return Run
-        def log_params(params): CALLS[-1] = (*CALLS[-1][:2], params["ranks"])
+            global run
+            assert run is None, "already active"
+            run = Run
+            CALLS.append(("begin", run_id))
+            return run
+        def log_params(params):
+            assert not Run.data.params, "can't be changed"
+            Run.data.params = params
         def log_metrics(metrics, step=None): CALLS.append((step, metrics["val_loss"]))
-        def end_run(): CALLS.append("end")
+        def end_run(status="FINISHED"):
+            global run
+            run = None
+            CALLS.append("failed" if status == "FAILED" else "end")
+        user = start_run
         """,
 }
 
@@ -227,15 +259,32 @@ def test_a_service_keeps_the_log_by_its_own_library(tmp_path, monkeypatch, name)
     assert missing(found.value).endswith(f"pip install {name}")
     Path(name, "__init__.py").write_text("CALLS = []\n" + textwrap.dedent(SERVICES[name]))
     monkeypatch.syspath_prepend(tmp_path)
-    trainer = trainer_of(progress=False, callbacks=[Log(name)])
-    trainer.fit(2)
+    fails = [False, False, True]
+
+    def other(trainer, row):
+        if fails.pop(0):
+            raise RuntimeError("of the user's")
+
+    trainer = trainer_of(progress=False, callbacks=[Log(name), other])
+    trainer.fit(1)
     trainer.fit(1)  # the same run goes on
-    calls = sys.modules.pop(name).CALLS
-    losses, steps = trainer.history.column("val_loss"), trainer.steps // 3
-    rows = [((i + 1) * steps, loss) for i, loss in enumerate(losses)]
-    again = calls[4][:2]
-    assert calls[0] == ("begin", None, 1) and again == ("begin", "a1")
-    assert calls[1:4] + calls[5:] == [*rows[:2], "end", rows[2], "end"]
+    with pytest.raises(RuntimeError):
+        trainer.fit(1)
+    losses = trainer.history.column("val_loss")
+    again = trainer_of(progress=False, callbacks=[Log(name)])
+    again.fit(1)
+    service = sys.modules.pop(name)
+    service.user()  # a run of the user's
+    sys.modules[name] = service
+    again.fit(1)
+    del sys.modules[name]
+    begun, one, end, goes_on, two, _end, _goes_on, _three, failed, anew, *last = service.CALLS
+    steps = again.steps // 2
+    assert begun == anew == ("begin", None) and goes_on == ("begin", "a1")
+    assert (one, two) == ((steps, losses[0]), (2 * steps, losses[1])) and end == "end"
+    first, second = again.history.column("val_loss")
+    assert failed == "failed" and service.run is not None  # the user's
+    assert last == [(steps, first), "end", ("begin", None), (2 * steps, second)]
 
 
 @pytest.mark.parametrize("name", ["log.txt", "log.json", "run.csv.gz"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import multiprocessing
 import os
 import signal
@@ -512,6 +513,11 @@ def test_what_a_file_refuses(tmp_path):
         assert other.read_text() == content
     with pytest.raises(ValueError, match="is not a study"):
         Study(SPACE, "random", 3, file=other, resume=True)
+    study = Study(SPACE, "random", 3, file=file, resume=True)
+    with pytest.raises(json.JSONDecodeError), study:
+        file.write_text(file.read_text() + "half a line\n" * 2)  # its end can't be read back
+    with pytest.raises(ValueError, match="is not a study"):  # and it is not in use any more
+        Study(SPACE, "random", 3, file=file, resume=True)
 
 
 AS_TEXT = (  # how an earlier version wrote the space

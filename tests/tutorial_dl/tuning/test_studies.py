@@ -77,6 +77,23 @@ def test_a_grid_tries_failed_sets_again_once_their_cause_is_gone(tmp_path, more)
         Study(SIX, "grid", 9, file=file, resume=True)
 
 
+def test_a_grid_takes_one_trial_more_for_each_set_that_failed(tmp_path):
+    file, cut = tmp_path / "study.log", {"fails": lambda values: values["c"] == "b"}
+    with pytest.raises(ValueError, match="a grid of this space has 6 sets"):
+        Study(SIX, "grid", 7, file=file)
+    assert not file.exists()
+    Study(SIX, "grid", 6, file=file).close()  # killed before its first trial
+    with pytest.raises(ValueError, match="a grid of this space has 6 sets"):
+        Study(SIX, "grid", 7, file=file, resume=True)
+    assert file.exists()
+    for trials in (6, 7, 7):
+        study = Study(SIX, "grid", trials, seed=0, file=file, resume=True)
+        searched(study, lambda v: ord(v["c"]), "grid", **cut)
+    assert len(study.optuna.trials) == 8  # "b" has failed three times
+    with pytest.raises(ValueError, match="a grid of this space has 6 sets"):
+        Study(SIX, "grid", 8, file=file, resume=True)
+
+
 def test_what_fails_again_is_tried_again_and_counts_once(tmp_path):
     file, given = tmp_path / "study.log", {"fails": lambda values: values["x"] > 0}
     study = Study(PLANE, "random", 10, seed=0, file=file)

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections import Counter
@@ -267,25 +268,37 @@ def test_a_cell_refuses_what_no_set_of_values_can_give(tmp_path):
 
 
 def test_several_figures_and_notes_come_with_the_end_of_a_training(monkeypatch, capfd):
-    """Notes of two trainings are answers, and are not printed; other lines are."""
-    prepared = cells.prepare
+    """Notes of two trainings are answers, and are not printed. All else is: lines of build(), of
+    another thread and of a program that build() starts meanwhile, and what comes later."""
+    prepared, kept, at_once = cells.prepare, [], []
+    program = [sys.executable, "-c", "import sys; print('of a program', file=sys.stderr)"]
 
     def prepare(*arguments):
-        print("note: another learning rate\nmy line", file=sys.stderr)
+        print("my line\nnote:", "another learning rate", file=sys.stderr)
+        print("a bar", end="", file=sys.stderr, flush=True)
+        thread = threading.Thread(target=lambda: print("of a thread", file=sys.stderr))
+        thread.start()
+        thread.join()
+        subprocess.run(program, stderr=sys.stderr, check=True)
+        kept.append(sys.stderr)
+        at_once.append(capfd.readouterr().err)
+        print("half a line", end="", file=sys.stderr)
         return prepared(*arguments)
 
     monkeypatch.setattr(cells, "prepare", prepare)
-    one = cell(merit=f"val_accuracy,{MODEL}:merit", model=f"{MODEL}:build")
+    one = cell(merit=f"val_accuracy, {MODEL}:merit", model=f"{MODEL}:build")
     one.link = Unheard()
-    assert one.check() is None
+    assert one.check() is None and one.search.merit == f"val_accuracy,{MODEL}:merit"
     task = {"trial": 0, "fold": 0, "deadline": 600}
     ended = one.train(task | {"values": {"width": 8}})
     accuracy, away = ended["value"]
     assert ended["state"] == "complete" and away == pytest.approx(abs(accuracy - 0.5))
     failed = one.train(task | {"values": {"what": "memory"}})
     assert ended["notes"] == failed["notes"] == ["another learning rate"]
-    said = capfd.readouterr().err
-    assert said.count("my line") == 3 and "note" not in said
+    assert at_once[0] == "my line\na barof a thread\nof a program\n"
+    assert capfd.readouterr().err == "half a line" and len(kept) == 3
+    print("note: later", file=kept[0])
+    assert capfd.readouterr().err == "note: later\n"
 
 
 def test_an_interrupt_ends_a_training_and_not_what_follows_it(monkeypatch):
@@ -351,6 +364,8 @@ def test_a_figure_of_merit_that_does_not_exist_is_refused_in_one_line(tmp_path):
         (["--retry"], RATE, "it needs --resume"),
         (["--directions", "up"], RATE, "directions must be maximise or minimise, got 'up'"),
         (["--merit", "a,b", "--directions", "maximise"], RATE, "must be as many as figures"),
+        (["--maximise", "--directions", "minimise"], RATE, "give directions or maximise, not both"),
+        (["--merit", "a, a", "--directions", "maximise, minimise"], RATE, "names that differ"),
         (["--merit", "loss,"], RATE, "merit must be names that differ, with commas"),
         (["--merit", "loss,seconds", "--pruner", "median"], RATE, "by one figure of merit"),
         (["--merit", "loss,seconds", "--best-to", "b.toml"], RATE, "loss,seconds may have several"),

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from copy import copy
 
 import numpy as np
 import tensorflow as tf
@@ -72,10 +73,11 @@ def in_order(
             from numba_kernels.team import failure, short_traceback  # starts MPI
 
             remember(error)
-            short_traceback.met[:] = [error]
+            team_failed = isinstance(error, TeamError)
+            short_traceback.met[:] = [copy(error)] if team_failed else []
             if all_teams and not isinstance(error, MismatchError):  # all ranks raise that
                 failure.abort_all(error)
-            if isinstance(error, TeamError) and not short_traceback.asked():
+            if team_failed and not short_traceback.asked():
                 raise error.with_traceback(None) from None  # TensorFlow logs it twice
             raise
 

@@ -376,7 +376,13 @@ class TaskBatches:
         if not isinstance(self.data, Hdf5Data):
             return -1
         indices = self.indices(task_key(task), *task.batch(number))
-        return next((int(i) for i in indices if self.data.not_a_number(np.array([i]))), -1)
+        if self.data.not_a_number(indices) is None:
+            return -1
+        while len(indices) > 1:  # each look opens the files
+            half = len(indices) // 2
+            first = self.data.not_a_number(indices[:half]) is not None
+            indices = indices[:half] if first else indices[half:]
+        return int(indices[0])
 
     def _share(self, what: tuple) -> tuple[int, int]:
         """Which of how many shares of a batch is this rank's."""
