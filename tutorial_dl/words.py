@@ -14,7 +14,7 @@ def counted(number: int, noun: str, several: str = "") -> str:
 
 def near(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most like this one; None if none is."""
-    return next(iter(difflib.get_close_matches(name.replace("-", "_"), list(known), 1, 0.5)), None)
+    return next(iter(difflib.get_close_matches(name.replace("-", "_"), list(known), 1, 0.51)), None)
 
 
 def cut(text: str) -> str:

@@ -205,7 +205,7 @@ def of_player(player, of_strategy: dict) -> dict:
     seeds = replica.random
     return {
         "model": model_of(strategy.holding.whole, replica.parameters.dtype),
-        "optimizer": str(player.optimizer.at_rate(0.0)),  # the rate may change
+        "optimizer": rule(player.optimizer, strategy.holding.whole),
         "rate": rate(player),
         "compression": str(strategy.compression),
         # Moving statistics and seeds, which reveal layers without weights:
@@ -214,6 +214,17 @@ def of_player(player, of_strategy: dict) -> dict:
         "strategy": of_strategy,
         "computing_a_sample": strategy.ranks_a_sample,
     }
+
+
+def rule(optimizer, segments) -> str:
+    """The optimizer in words, but for its rate, which may change, and names of weights.
+
+    Keras numbers the layers of a process, so weights have the numbers that they have in the model.
+    """
+    words = str(optimizer.at_rate(0.0))
+    for number, one in enumerate(segments):
+        words = words.replace(repr(one.name), str(number))
+    return words
 
 
 def stretches(strategy) -> list[int]:
