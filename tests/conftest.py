@@ -181,6 +181,7 @@ def nothing_left(request, _marked, mark):
     A new file may belong to another worker's test: the guard of a killed rank removes its files
     only after a while. So workers note which files appear, and the run fails if one stays.
     """
+    os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)  # JAX sets it as it is imported
     journal = getattr(request.config, "workerinput", {}).get("segments")
     known = set(leftovers.candidates(mark))
     before = leftovers.segments()

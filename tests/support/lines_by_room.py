@@ -31,20 +31,20 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-    "numba_kernels": 13500,
+    "numba_kernels": 14400,
     "course": 7560,
-    "model_parallel": 5810,
+    "model_parallel": 5820,
     "cluster": 5700,
-    "replica": 6230,
-    "tuning": 4460,
-    "runtime": 3650,
+    "replica": 6290,
+    "tuning": 4850,
+    "runtime": 3660,
     "data": 3360,
-    "training": 3350,
+    "training": 3400,
     "interop horovod layers": 2960,
-    "cli config options": 3580,
-    "strategies": 1750,
+    "cli config options": 3600,
+    "strategies": 1810,
     "layout": 1100,
-    "models checkpoint quality (files)": 2640,
+    "models checkpoint quality (files)": 2650,
 }
 
 
