@@ -162,6 +162,11 @@ NUMBERS = [
     ("19.cut", (2, 4, 1, "4"), "tensor must be a whole number, at least 1, got '4'"),
     ("19.cut", (8, 4), "expected four numbers: data, pipeline, context, tensor"),
     ("19.cut", 32, "expected four numbers"),
+    ("30.batch", 1024, "5% is 0.05, not 5"),
+    ("30.batch", 20_480, "there are five rounds"),
+    ("30.batch", 307_200, "the gradient takes three products"),
+    ("30.batch", 5_120, "as long as the gradient"),
+    ("30.batch", "100k", "must be a number"),
 ]
 
 # What no hint may say: a pattern of the right numbers.
@@ -171,7 +176,7 @@ ANSWERS = {
     "09.batches": "512|8,?192",
     "11.plan": r"2\.56|10", "12.workers": "6|4", "13.moving_rates": r"0\.75|1\.5|3/4|3/2",
     "14.kappa": r"1\.125|9/8|0\.5", "15.choice": "(?!)", "16.batch": "4,?096",
-    "18.ranks": "(?!)", "19.cut": "(?!)",
+    "18.ranks": "(?!)", "19.cut": "(?!)", "30.batch": r"102,?400|100 n",
 }  # fmt: skip
 
 
@@ -297,6 +302,10 @@ FUNCTIONS = [  # exercise, piece of the solution, what a learner wrote in its pl
     # An unguarded division: right wherever something is left to do, and nan where it is 0 / 0.
     ("14.commit", "(np.abs(D) + 1e-12)", "np.abs(D)", "where the gradient is 0, what is 0 / 0"),
     ("15.path", "    if own.device > 0:", "    if False:", "device 0 collects"),
+    ("30.one_round", "2.0315 * square @ square", "2.0315 * square", "the last power is 5"),
+    ("30.one_round", "-4.7750 * square", "-4.7750 * np.eye(len(x))", "is off"),
+    ("30.one_round", "x.shape[0] > x.shape[1]", "False", "the larger square takes longer"),
+    ("30.one_round", "return one_round(x.T).T", "return one_round(x.T)", "shape"),
     ("15.path", "passed = [rank]", "passed = [rank, rank]", "list each rank once"),
     ("15.path", "return passed", "return passed[::-1]", "begin at the rank that computed"),
     ("15.path", "return passed", "return passed[1:] or passed", "is on the path, too"),

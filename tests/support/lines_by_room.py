@@ -32,7 +32,7 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
     "numba_kernels": 14400,
-    "course": 7560,
+    "course": 7680,
     "model_parallel": 5820,
     "cluster": 5700,
     "replica": 6290,
@@ -41,7 +41,7 @@ ABOVE = {  # the most lines that these may have until they are within their budg
     "data": 3360,
     "training": 3400,
     "interop horovod layers": 2960,
-    "cli config options": 3600,
+    "cli config options": 3610,
     "strategies": 1810,
     "layout": 1100,
     "models checkpoint quality (files)": 2650,

@@ -1,6 +1,7 @@
 """`python -m tutorial_dl bench`: whole training steps of three networks, compared with Keras.
 
-Ranks are started several times. networks.py says what they measure. The folder benchmarks/ of the
+Ranks are started several times. networks.py says what they measure. `bench time-to-accuracy` trains
+until models are good, by several optimizers (time_to_accuracy.py). The folder benchmarks/ of the
 repository has what research measured: PyTorch, pipelines, tensor groups, memory, GANs, samplers.
 """
 
@@ -17,6 +18,7 @@ from numba_kernels.bench.rows import merge, table
 
 STARTS, SECONDS = 3, 60.0  # starts of the ranks; seconds of measuring in all starts
 PART = "tutorial_dl.bench.networks"
+RACE, RACE_SECONDS = "time-to-accuracy", 300.0  # after 120 + 5 times as many, it has failed
 # What `bench` measured once, and where that is now
 MOVED = "pipelines", "tensor", "gans", "gan-strategies", "digits-gan", "shower-gan", "sharding"
 
@@ -65,23 +67,39 @@ NETWORKS = {
 }
 
 
-def main(ranks: int, seconds: float, file: str | None, words: Sequence[str] = ()) -> None:
+def main(ranks: int, seconds: float | None, file: str | None, words: Sequence[str] = ()) -> None:
     """Measure, print the table, and write the rows as JSON to `file` ("-" prints them instead).
 
-    Raises ValueError for further words of the command line, but for "networks".
+    Raises ValueError for further words of the command line, but for "networks" and RACE.
     """
     for word in words:
         if word in MOVED:
             raise ValueError(
                 f"bench {word} is now, in a copy of the repository: python -m benchmarks {word}"
             )
-        if word != "networks":
-            raise ValueError(f"bench measures networks, and takes no {word}")
+        if word not in ("networks", RACE) or len(words) > 1:
+            raise ValueError(f"bench measures networks or {RACE}, and takes no {' '.join(words)}")
     launch.check_ranks(ranks)
+    if RACE in words:
+        if seconds is not None:
+            raise ValueError(f"--seconds has no effect on bench {RACE}: leave it out")
+        return race(ranks, file)
+    seconds = SECONDS if seconds is None else seconds
     path = check_seconds_and_file(seconds, file)
     about = facts()
     rows = merge([one_run(PART, ranks, seconds / STARTS, full=False) for _ in range(STARTS)])
     finish(about({PART: STARTS}, rows), path, file)
+
+
+def race(ranks: int, file: str | None) -> None:
+    """Measure the seconds until models are good, on one start of the ranks."""
+    from . import time_to_accuracy
+
+    path = check_seconds_and_file(RACE_SECONDS, file)
+    about = facts()
+    rows = one_run(time_to_accuracy.__name__, ranks, RACE_SECONDS, full=False)
+    result = about({RACE: 1}, rows) | {"commit": time_to_accuracy.commit()}
+    finish(result, path, file, time_to_accuracy.table)
 
 
 def check_seconds_and_file(seconds: float, file: str | None) -> Path | None:

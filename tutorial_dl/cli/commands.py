@@ -207,10 +207,15 @@ def compare(
 def bench(
     words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     ranks: number("Number of ranks to start.", *RANKS) = 2,
-    seconds: Annotated[float, typer.Option(help="Approximate time to measure, in seconds.")] = 60,
+    seconds: Annotated[
+        float | None, typer.Option(help="Approximate time to measure, in seconds (60).")
+    ] = None,
     json: file_option("Write the rows as JSON; - prints them.") = None,
 ) -> None:
-    """Time training steps of three networks against their gradients alone, and against Keras."""
+    """Time training steps of three networks against their gradients alone, and against Keras.
+
+    `bench time-to-accuracy` trains four models until they are good, by several optimizers.
+    """
     from .. import bench as benches
 
     with one_line():

@@ -26,6 +26,7 @@ FIGURES = {
         "distances_by_epoch", "duel_factors", "duels", "forger_film", "quality_at_equal_terms",
     ],
     "kernels": ["beside", "fused_step", "step_traffic", "trips"],
+    "matrices": ["mapped_circles", "rounds_of_newton_schulz", "singular_values"],
     "messages": [
         "how_long", "message_times", "ranks", "slowest_of", "ways_to_miss", "who_waits",
         "with_faults",

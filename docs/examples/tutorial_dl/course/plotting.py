@@ -67,11 +67,12 @@ rows = [
 speed_up(rows, 4)
 
 # %% The files that the figures are in
-# shows: allreduce, batches, curves, dimensions, elsewhere, games, kernels, messages, networks
-# shows: parameter_server, pipelines, rules, search, sharding, showers, splitting, training
+# shows: allreduce, batches, curves, dimensions, elsewhere, games, kernels, matrices, messages
+# shows: networks, parameter_server, pipelines, rules, search, sharding, showers, splitting
+# shows: training
 from tutorial_dl.course import plotting
 
 for file, figures in plotting.FIGURES.items():
     print(f"{file}: {', '.join(figures[:3])}")
-# allreduce, batches, curves, dimensions, elsewhere, games, kernels, messages, networks,
+# allreduce, batches, curves, dimensions, elsewhere, games, kernels, matrices, messages, networks,
 # parameter_server, pipelines, rules, search, sharding, showers, splitting, training
