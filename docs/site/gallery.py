@@ -28,7 +28,7 @@ PARTS = {
     "Search": (
         "what_descent_cannot_learn", "evolution_and_bayes", "cross_validation", "all_together",
     ),
-    "Rules of today": ("matrices_as_matrices",),
+    "Rules of today": ("matrices_as_matrices", "seldom_talking"),
 }  # fmt: skip
 # The cell whose figure stands for the notebook.
 FIGURES = {
@@ -43,7 +43,7 @@ FIGURES = {
     "the_forgers_game": "penalty", "distributed_gans": "compare",
     "calorimeter_gan": "pictures", "what_descent_cannot_learn": "grid",
     "evolution_and_bayes": "regret", "cross_validation": "winners", "all_together": "search",
-    "matrices_as_matrices": "circles",
+    "matrices_as_matrices": "circles", "seldom_talking": "rests",
 }  # fmt: skip
 AT_HOME = ("allreduce", "staleness", "pipelines", "sharding_and_long_sequences", "hierarchies",
            "calorimeter_gan")  # fmt: skip

@@ -83,6 +83,7 @@ NUMBERS = {
     "20.penalty": [0.1, np.float32(0.1), 0.4 / 4],
     "24.groups": [150, 151],
     "26.ranks": [Layout(groups=4, folds=5, masters=2, workers=2, devices=2).ranks],
+    "31.period": [*whole(29), np.ceil(28.8)],
     "30.batch": [*whole(102_400), 5 * 1024 / 0.05, 1024 * 100],
     "19.cut": [*whole(2, 4, 1, 4), *whole(1, 8, 2, 2), Cut(2, 4, 1, 4)],
 }
@@ -95,7 +96,7 @@ OF = {
     "01.ridge": "ridge", "02.descent": "descent", "03.backward": "backward", "07.ring": "ring",
     "09.warm_up": "warm", "10.combine": "combine", "11.answer": "answer", "12.delayed": "delayed",
     "13.springs": "Springs", "14.commit": "commit", "15.path": "path", "18.add": "add",
-    "30.one_round": "one_round",
+    "30.one_round": "one_round", "31.common": "common",
 }  # fmt: skip
 FUNCTIONS = {
     exercise: [made for name, made in vars(right).items() if name.startswith(begins)]

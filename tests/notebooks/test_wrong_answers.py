@@ -162,6 +162,11 @@ NUMBERS = [
     ("19.cut", (2, 4, 1, "4"), "tensor must be a whole number, at least 1, got '4'"),
     ("19.cut", (8, 4), "expected four numbers: data, pipeline, context, tensor"),
     ("19.cut", 32, "expected four numbers"),
+    ("31.period", 28, "slightly more than a tenth"),
+    ("31.period", 32, "exchanges included"),
+    ("31.period", 4, "A byte has 8 bits"),
+    ("31.period", 8, "a weight has 4 bytes"),
+    ("31.period", 28.8, "whole number"),
     ("30.batch", 1024, "5% is 0.05, not 5"),
     ("30.batch", 20_480, "there are five rounds"),
     ("30.batch", 307_200, "the gradient takes three products"),
@@ -176,7 +181,7 @@ ANSWERS = {
     "09.batches": "512|8,?192",
     "11.plan": r"2\.56|10", "12.workers": "6|4", "13.moving_rates": r"0\.75|1\.5|3/4|3/2",
     "14.kappa": r"1\.125|9/8|0\.5", "15.choice": "(?!)", "16.batch": "4,?096",
-    "18.ranks": "(?!)", "19.cut": "(?!)", "30.batch": r"102,?400|100 n",
+    "18.ranks": "(?!)", "19.cut": "(?!)", "30.batch": r"102,?400|100 n", "31.period": "29",
 }  # fmt: skip
 
 
@@ -302,6 +307,9 @@ FUNCTIONS = [  # exercise, piece of the solution, what a learner wrote in its pl
     # An unguarded division: right wherever something is left to do, and nan where it is 0 / 0.
     ("14.commit", "(np.abs(D) + 1e-12)", "np.abs(D)", "where the gradient is 0, what is 0 / 0"),
     ("15.path", "    if own.device > 0:", "    if False:", "device 0 collects"),
+    ("31.common", "w - d", "d", "this is D"),
+    ("31.common", "w - d", "w + d", "against the way"),
+    ("31.common", "weights=samples", "weights=None", "not equally"),
     ("30.one_round", "2.0315 * square @ square", "2.0315 * square", "the last power is 5"),
     ("30.one_round", "-4.7750 * square", "-4.7750 * np.eye(len(x))", "is off"),
     ("30.one_round", "x.shape[0] > x.shape[1]", "False", "the larger square takes longer"),

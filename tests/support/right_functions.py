@@ -358,3 +358,7 @@ def one_round(x):
         return (3.4445 * np.eye(len(x)) - 4.7750 * square + 2.0315 * square @ square) @ x
     square = x.T @ x
     return 3.4445 * x + x @ (2.0315 * square @ square - 4.7750 * square)
+
+
+def common(w, ends, samples):
+    return sum(n * x for n, x in zip(samples, ends, strict=True)) / sum(samples)

@@ -38,9 +38,9 @@ FIGURES = {
     ],
     "pipelines": ["bubbles", "compared_schedules", "schedule_so_far"],
     "rules": [
-        "center_noise", "commits", "delay_map", "delayed_paths", "kept_pace", "largest_rates",
-        "pace_by_workers", "periods", "random_order", "shares_of_pi", "springs",
-        "staleness_histogram",
+        "by_rounds", "center_noise", "commits", "delay_map", "delayed_paths", "kept_pace",
+        "largest_rates", "pace_by_workers", "periods", "random_order", "resting_point",
+        "shares_of_pi", "springs", "staleness_histogram", "times_as_fast",
     ],
     "search": [
         "chances", "estimates", "grid_and_random", "measured_once", "process_steps", "regrets",

@@ -281,3 +281,37 @@ def shares_of_pi(ax, workers: Sequence[int], nothing: Numbers, most: Numbers):
     looks = [{"color": colour, "hatch": hatch} for colour, hatch in looks]
     style.stacked(ax, range(len(workers)), parts, looks)
     style.rows(ax, [f"{p}" for p in workers])
+
+
+# Seldom talking --------------------------------------------------------------------------------
+
+
+@style.one_panel(
+    "Fewer exchanges, faster training", "steps between two exchanges, H", "times as fast",
+    log_x_base=10,
+)  # fmt: skip
+def times_as_fast(ax, periods: Numbers, faster: Numbers, limit: float):
+    """How many times as fast training is by the period H, (k,); `limit`: without any exchange."""
+    ax.plot(periods, faster, color=style.PREDICTED, label="computed")
+    _level(ax, limit, "without exchanges")
+    ax.set_ylim(0, 1.15 * limit)
+
+
+@style.one_panel("Where local SGD rests", "steps between two exchanges, H", "w", log_x_base=10)
+def resting_point(
+    ax, periods: Numbers, predicted: Numbers, measured: Numbers, best: float, mean: float
+):
+    """Where averaging rests by the period, (k,); the minimum of the mean loss, and the mean of the
+    workers' minima."""
+    style.predicted_measured(ax, periods, predicted, measured)
+    _level(ax, best, "minimum of the mean loss")
+    _level(ax, mean, "mean of the minima")
+
+
+@style.one_panel(
+    "Distance from the minimum", "rounds", "distance, flat direction", yscale="log"
+)  # fmt: skip
+def by_rounds(ax, paths: Lines):
+    """The distance from the minimum after each round, (rounds + 1,), by outer optimizer."""
+    for number, (name, far) in enumerate(paths.items()):
+        ax.plot(far, label=name, **style.line(number))
