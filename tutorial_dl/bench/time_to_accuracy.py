@@ -34,7 +34,48 @@ class Task(NamedTuple):
     entries: dict[str, dict[str, Any]]
 
 
-TASKS: dict[str, Task] = {}
+def entry(optimizer: str, learning_rate: float, batch_size: int, **more: Any) -> dict[str, Any]:
+    found = {"optimizer": optimizer, "learning_rate": learning_rate, "batch_size": batch_size}
+    return found | more
+
+
+TASKS = {
+    "classes of digits": Task(
+        "cnn", "digits", "val_accuracy=0.985", 30,
+        {
+            "adam": entry("adam", 0.004, 64),
+            "adam, ema": entry("adam", 0.002, 32, ema=0.98),
+            "muon": entry("muon", 0.005, 64),
+            "soap": entry("soap", 0.003, 64),
+            "schedule-free": entry("schedule_free_adamw", 0.01, 64),
+        },
+    ),
+    "kinds of events": Task(
+        "lstm", "events", "val_accuracy=0.92", 20,
+        {
+            "adam": entry("adam", 0.02, 50),
+            "muon": entry("muon", 0.03, 50),
+            "soap": entry("soap", 0.02, 50),
+            "schedule-free": entry("schedule_free_adamw", 0.05, 50),
+        },
+    ),
+    "energies of showers": Task(
+        "mlp", "small-showers", "val_loss=9.5", 12,
+        {
+            "adam": entry("adam", 0.003, 64),
+            "adam, ema": entry("adam", 0.005, 64, ema=0.98),
+            "schedule-free": entry("schedule_free_adamw", 0.005, 64),
+        },
+    ),
+    "next characters": Task(
+        "gpt", "text", "val_loss=1.82", 10,
+        {
+            "adam": entry("adam", 0.005, 16),
+            "muon": entry("muon", 0.01, 32),
+            "soap": entry("soap", 0.003, 32),
+        },
+    ),
+}  # fmt: skip
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
