@@ -197,8 +197,9 @@ class Synchronous(OneModel):
         holding = self.holding
         holding.recover()
         if self.optimizer.shows:  # some ranks may have failed in a validation
-            self.update.show(False, turn=self.shown)
-            self.shown = False
+            shown = bool(self.team.allreduce(np.array([int(self.shown)]), "min")[0])
+            self.update.show(shown, turn=shown != self.shown)
+            self.shown = shown
         self.update.resume()
         if self.loss_scale is not None and self.team.size > 1:
             self.loss_scale.values = self.team.broadcast(np.array(self.loss_scale.values))
