@@ -300,7 +300,7 @@ def test_an_average_leaves_its_rule_alone(name):
     """Beside any rule, also where the rate changes, it is what a loop by hand finds."""
     rule, _ = RULES[name]
     w, gradients = problem(9)
-    alone, both = w.copy(), w.copy()
+    alone, both, mean = w.copy(), w.copy(), w
     average = Averaged(rule, 0.75)
     states = [one.init(N, np.float64, SEGMENTS) for one in (rule, average)]
     for step, gradient in enumerate(gradients):
@@ -311,7 +311,8 @@ def test_an_average_leaves_its_rule_alone(name):
             )
         rule.update(alone, gradient.copy(), states[0])
         average.update(both, gradient.copy(), states[1])
-        mean = alone.copy() if step == 0 else 0.75 * mean + 0.25 * alone
+        keep = 0.75 if step else 0.0
+        mean = keep * mean + (1 - keep) * alone
         assert (both == alone).all()
         np.testing.assert_allclose(states[1].slots[-1], mean, rtol=1e-13, atol=1e-15)
 
