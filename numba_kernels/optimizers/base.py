@@ -130,7 +130,7 @@ class Optimizer:
         v <- mu v + g; w <- w - eta v.
         """
         old, slot = self.learning_rate, self.velocity
-        if state is not None and slot is not None and slot < len(state.slots) and old > 0:
+        if state is not None and slot is not None and slot < self.slots and old > 0:
             state.slots[slot] *= state.slots.dtype.type(learning_rate / old)
         return replace(self, learning_rate=learning_rate)
 

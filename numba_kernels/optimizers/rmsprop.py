@@ -23,16 +23,17 @@ def kernel(parameters, gradient, slots, start, hyper, over=None):
     number, n = parameters.dtype.type, parameters.size
     eta, rho, mu, eps = number(hyper[0]), number(hyper[1]), number(hyper[2]), number(hyper[3])
     rest = number(1 - hyper[1])
-    s, last = slots[0, start : start + n], slots[slots.shape[0] - 1, start : start + n]
+    # (Rows that follow are not this rule's: an average of the weights, averaged.py.)
+    s, next_one = slots[0, start : start + n], slots[min(1, slots.shape[0] - 1), start : start + n]
     if mu == 0 and hyper[4] == 0:
         plain(parameters, gradient, s, eta, rho, rest, eps, over)
     elif hyper[4] == 0:
-        momentum(parameters, gradient, s, last, eta, rho, rest, mu, eps, over)
+        momentum(parameters, gradient, s, next_one, eta, rho, rest, mu, eps, over)
     elif mu == 0:
-        centered(parameters, gradient, s, last, eta, rho, rest, eps, over)
+        centered(parameters, gradient, s, next_one, eta, rho, rest, eps, over)
     else:
-        v = slots[1, start : start + n]
-        centered_momentum(parameters, gradient, s, v, last, eta, rho, rest, mu, eps, over)
+        a = slots[2, start : start + n]
+        centered_momentum(parameters, gradient, s, next_one, a, eta, rho, rest, mu, eps, over)
 
 
 @compiled

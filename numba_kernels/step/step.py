@@ -168,9 +168,10 @@ class Step:
         return float(self._sums[1]), int(self._sums[0])
 
     def show(self, shown: bool, turn: bool) -> None:
-        """Hand out this rank's slice as it is; first `turn` it (`Optimizer.show`). Collective."""
-        if self.team.size > 1:
-            self.team.barrier()  # no rank computes with the weights any more
+        """Hand out this rank's slice as it is; first `turn` it (`Optimizer.show`). Collective.
+
+        Call it when no rank computes with the weights any more.
+        """
         if turn:
             self.optimizer.show(self.parameters[self.mine], self.state, shown)
         if self.team.size > 1:

@@ -205,7 +205,8 @@ def of_player(player, of_strategy: dict) -> dict:
     seeds = replica.random
     return {
         "model": model_of(strategy.holding.whole, replica.parameters.dtype),
-        "optimizer": rule(player.optimizer, strategy.holding.whole),
+        # The rate may change
+        "optimizer": numbered(player.optimizer.at_rate(0.0), strategy.holding.whole),
         "rate": rate(player),
         "compression": str(strategy.compression),
         # Moving statistics and seeds, which reveal layers without weights:
@@ -216,12 +217,12 @@ def of_player(player, of_strategy: dict) -> dict:
     }
 
 
-def rule(optimizer, segments) -> str:
-    """The optimizer in words, but for its rate, which may change, and names of weights.
+def numbered(optimizer, segments) -> str:
+    """The optimizer in words, with numbers of weights instead of their names.
 
-    Keras numbers the layers of a process, so weights have the numbers that they have in the model.
+    Keras numbers the layers of a process, so names differ where another has made other models.
     """
-    words = str(optimizer.at_rate(0.0))
+    words = str(optimizer)
     for number, one in enumerate(segments):
         words = words.replace(repr(one.name), str(number))
     return words

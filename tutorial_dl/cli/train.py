@@ -202,6 +202,8 @@ def try_out(trainer, config: RunConfig) -> None:
         if file is not None:
             check_ending(replica, file)
     trainer.check_agreement()
+    for player in trainer.run.players:
+        player.strategy.check_optimizer(player.optimizer)
     try:
         # The exception repeats what TensorFlow logs about it.
         with chatter_hidden() if "tensorflow" in sys.modules else nullcontext():

@@ -13,6 +13,7 @@ from numba_kernels.spans import span
 from numba_kernels.team.collectives import Clock
 from numba_kernels.team.team import Team
 
+from ..checkpoint.contents import numbered
 from ..data import Batches, Dataset, Stream
 from ..data.hdf5 import Hdf5Data
 from ..layout.layout import Layout
@@ -188,7 +189,8 @@ class Run:
             # Different rates on ranks that update slices of one model would not show as drift.
             rates = [player.schedule(s) for s in (0, 1, 10, 100, 1000)] if player.schedule else []
             scale = player.strategy.loss_scale
-            given = {"optimizer": player.optimizer, "learning rates": rates or "constant"}
+            rule = numbered(player.optimizer, player.strategy.holding.whole)
+            given = {"optimizer": rule, "learning rates": rates or "constant"}
             given |= of_model(player.replica) | {"loss scale": scale and scale.settings}
             mine |= {self.label(player, name, "'s "): value for name, value in given.items()}
         names = (type(getattr(one, "callback", one)).__name__ for one in self.callbacks)

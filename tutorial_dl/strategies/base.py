@@ -195,8 +195,10 @@ class OneModel(Strategy):
     def show(self, shown: bool, ends: bool = False) -> None:
         shows = self.optimizer.shows
         if shows and shown != self.shown and (not shown or ends or shows == "always"):
+            if self.copies.size > 1:
+                self.copies.barrier()  # no rank computes with the weights any more
+            self.shown = shown  # also if another rank fails now: this one turns its own weights
             self.update.show(shown, turn=True)
-            self.shown = shown
 
     def resume(self) -> None:
         """After a failure: make all ranks agree again. (One rank agrees with itself.)"""

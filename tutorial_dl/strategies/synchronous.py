@@ -122,7 +122,19 @@ class Synchronous(OneModel):
         if optimizer.undivided and self.one_copy:
             raise ValueError(f"one_copy does not fit {optimizer.in_words}, leave it out")
         holding = self.holding
-        if holding is None or (holding.complete and not holding.stage):
+        if holding is None:
+            return
+        if self.noise is not None and (
+            self.team.size == 1 or self.copies is not self.team or self.ranks_a_sample > 1
+            or holding.stage or self.compression is not None
+        ):  # fmt: skip
+            raise ValueError(
+                "noise_scale compares gradients of at least 2 ranks, each with samples of its own "
+                f"and the whole model: it does not fit {self.name} on "
+                + counted(self.team.size, "rank")
+                + (f" with {self.compression}" if self.compression else "")
+            )
+        if holding.complete and not holding.stage:
             return
         if optimizer.undivided:
             raise ValueError(
@@ -146,16 +158,6 @@ class Synchronous(OneModel):
             raise ValueError("one_copy does not fit a model with constraints, leave it out")
         self.take(replica)
         self.check_optimizer(optimizer)
-        if self.noise is not None and (
-            self.team.size == 1 or self.copies is not self.team or self.ranks_a_sample > 1
-            or self.holding.stage or self.compression is not None
-        ):  # fmt: skip
-            raise ValueError(
-                "noise_scale compares gradients of at least 2 ranks, each with samples of its own "
-                f"and the whole model: it does not fit {self.name} on "
-                + counted(self.team.size, "rank")
-                + (f" with {self.compression}" if self.compression else "")
-            )
         self.replica, self._options = replica, {}
         if optimizer.whole and not self.holding.complete:
             optimizer = optimizer.told(self.holding.whole)
@@ -197,8 +199,9 @@ class Synchronous(OneModel):
         holding = self.holding
         holding.recover()
         if self.optimizer.shows:  # some ranks may have failed in a validation
-            self.update.show(False, turn=self.shown)
-            self.shown = False
+            shown = bool(self.team.allreduce(np.array([int(self.shown)]), "min")[0])
+            self.update.show(shown, turn=shown != self.shown)
+            self.shown = shown
         self.update.resume()
         if self.loss_scale is not None and self.team.size > 1:
             self.loss_scale.values = self.team.broadcast(np.array(self.loss_scale.values))

@@ -29,12 +29,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 from optuna import Study, TrialPruned
-from optuna.trial import TrialState
+from optuna.trial import Trial, TrialState
 
-from numba_kernels.errors import PeerError
+from numba_kernels.errors import PeerError, line_of
 from numba_kernels.team.bytes import broadcast
 from numba_kernels.team.stall import has_ended
 
@@ -51,12 +53,11 @@ class GroupTrial:
     def __init__(self, number: int, team, ask: Callable[[dict], Any]):
         self.number, self.team, self._ask = number, team, ask
 
-    params = property(lambda self: self._of_rank_0("params"))
-    user_attrs = property(lambda self: self._of_rank_0("user_attrs"))
-
     def __getattr__(self, name: str):
-        if name.startswith("_"):
-            raise AttributeError(name)
+        if name.startswith("_") or not hasattr(Trial, name):
+            raise AttributeError(f"a trial of a group has no {name!r} (the study is on rank 0)")
+        if not callable(getattr(Trial, name)):
+            return self._of_rank_0(name)
         return lambda *given, **named: self._of_rank_0(name, given, named)
 
     def _of_rank_0(self, name: str, given: tuple = (), named: dict | None = None):
@@ -82,14 +83,15 @@ def optimize(
         study: On rank 0; the other ranks' is not used.
         objective: f(trial, team), on all ranks of a group, `team`. Returns the value (or values) of
             the trial; may raise optuna.TrialPruned on all of them. Another error, also of one rank
-            alone, makes it a failed trial with a line `why` in its user attributes.
+            alone, makes it a failed trial with a line `why` in its user attributes. If a rank
+            ends, its group does, and the others go on.
         trials: How many, 1 or more.
         groups: Sets of ranks that train at once. 1 + groups x ranks per group are needed.
         team: All ranks; None: those of the MPI job.
 
     Raises:
         ValueError: If the ranks can't be divided so.
-        RuntimeError: If no group is left; on a group's ranks, if rank 0 has ended.
+        RuntimeError: If no group is left; on a group's ranks, if rank 0 has failed.
     """
     if team is None:
         from numba_kernels.team.team import Team
@@ -108,33 +110,49 @@ def optimize(
     else:
         _work(objective, mail, team, own)
     mail.flush(5.0)
+    with suppress(PeerError):  # a process has ended
+        team.recover(None)  # trainings that fail abort all teams of their ranks
 
 
 def _serve(study: Study, mail: Mail, team, leaders: dict[int, Any], trials: int) -> None:
     """Rank 0: answer the first ranks of groups until all trials have ended."""
     begun = 0
-    while leaders:
-        if (found := mail.receive()) is None:
-            for rank in [rank for rank in leaders if has_ended(team.pid(rank))]:
-                _end(study, leaders.pop(rank), {"why": "its ranks have ended"})
-                if not leaders:
-                    raise RuntimeError("no group is left")
-            time.sleep(PAUSE)
-            continue
-        rank, message = found
-        if rank not in leaders:
-            continue
-        if message["what"] == "use":
-            mail.send(rank, {"answer": _used(leaders[rank], **message)})
-            continue
-        _end(study, leaders[rank], message)
-        leaders[rank] = study.ask() if begun < trials else None
-        begun += 1
-        if leaders[rank] is None:
-            del leaders[rank]
-            mail.send(rank, {"answer": None})
-        else:
-            mail.send(rank, {"answer": leaders[rank].number})
+    try:
+        while leaders:
+            if (found := mail.receive()) is None:
+                dead = [rank for rank in leaders if has_ended(team.pid(rank))]
+                for rank in dead:
+                    _leave(study, leaders, rank, "its ranks have ended")
+                time.sleep(PAUSE)
+                continue
+            rank, message = found
+            if rank not in leaders:
+                continue
+            if message["what"] == "gone":
+                _leave(study, leaders, rank, message["why"])
+            elif message["what"] == "use":
+                mail.send(rank, {"answer": _used(leaders[rank], **message)})
+            else:
+                _end(study, leaders[rank], message)
+                leaders[rank] = study.ask() if begun < trials else None
+                begun += 1
+                if leaders[rank] is None:
+                    del leaders[rank]
+                    mail.send(rank, {"answer": None})
+                else:
+                    mail.send(rank, {"answer": leaders[rank].number})
+    except BaseException as error:
+        for rank in leaders:
+            mail.send(rank, {"failed": line_of(error)})
+        mail.flush(5.0)
+        raise
+
+
+def _leave(study: Study, leaders: dict[int, Any], rank: int, why: str) -> None:
+    """A group has ended."""
+    _end(study, leaders.pop(rank), {"why": why})
+    if not leaders:
+        raise RuntimeError(f"no group is left: {why}")
 
 
 def _used(trial, what: str, name: str, given: tuple, named: dict) -> tuple[Any, Exception | None]:
@@ -157,27 +175,49 @@ def _end(study: Study, trial, ended: dict) -> None:
 
 def _work(objective: Callable, mail: Mail, team, own) -> None:
     """A rank of a group: train trials until none is left."""
+    failed = ""
 
     def ask(message: dict) -> Any:
+        nonlocal failed
         mail.send(0, message)
-        while (found := mail.receive()) is None:
-            if has_ended(team.pid(0)):
-                raise RuntimeError("rank 0, which has the study, has ended")
-            time.sleep(PAUSE)
-        return found[1]["answer"]
+        while not failed:
+            if (found := mail.receive()) is not None:
+                if "answer" in found[1]:
+                    return found[1]["answer"]
+                failed = f"has failed: {found[1]['failed']}"
+            elif has_ended(team.pid(0)):
+                failed = "has ended"
+            else:
+                time.sleep(PAUSE)
+        raise RuntimeError(f"rank 0, which has the study, {failed}")
 
     ended: dict[str, Any] = {}
-    while True:
-        number = ask({"what": "next", **ended}) if own.rank == 0 else None
-        if (number := broadcast(own, number)) is None:
-            return
+    try:
+        while True:
+            number = ask({"what": "next", **ended}) if own.rank == 0 else None
+            if (number := broadcast(own, number)) is None:
+                return
+            ended = _trained(objective, GroupTrial(number, own, ask), own)
+    except BaseException as error:  # its process may wait for others to end, so it says so
+        own.abort(error)
+        if own.rank == 0:
+            mail.send(0, {"what": "gone", "why": telling_line(error)})
+            mail.flush(5.0)
+        raise
+
+
+def _trained(objective: Callable, trial: GroupTrial, own) -> dict[str, Any]:
+    """How a trial has ended."""
+    try:
         try:
-            ended = {"values": objective(GroupTrial(number, own, ask), own)}
-            own.barrier()
+            ended = {"values": objective(trial, own)}
         except TrialPruned:
             ended = {"state": "PRUNED"}
-        except Exception as error:
-            why = str(error) if isinstance(error, PeerError) else f"{type(error).__name__}: {error}"
-            ended = {"why": telling_line(why)}
-            own.abort(error)
-            own.recover(REGROUP)
+        if np.ptp(own.allgather(np.array([len(ended.get("state", ""))]))):
+            raise ValueError("TrialPruned must be raised on all ranks of the group")
+        return ended
+    except Exception as error:
+        why = str(error) if isinstance(error, PeerError) else f"{type(error).__name__}: {error}"
+        own.abort(error)
+        own.recover(REGROUP)
+        return {"why": telling_line(why)}

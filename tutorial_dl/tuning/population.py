@@ -17,14 +17,14 @@ members go on at different times; here they compare themselves after equally man
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
-from numba_kernels.errors import PeerError
+from numba_kernels.errors import PeerError, TeamError
 from numba_kernels.team.bytes import broadcast, receive, send
 
 from .. import data as datasets
@@ -61,6 +61,12 @@ class Member:
                 "must have no schedule of the model's"
             )
 
+    @property
+    def states(self) -> list:
+        """The optimizer's states: the strategy's, which counts updates, and those of parts."""
+        state = self.strategy.state
+        return [state, *(one for one in self.strategy.states if one is not state)]
+
     def train(self, epochs: int) -> float:
         """The figure of merit after so many more epochs; NaN if training failed."""
         try:
@@ -73,12 +79,11 @@ class Member:
             return np.nan
 
     def vectors(self) -> list[np.ndarray]:
-        """What another member copies: weights, running averages, their number, statistics."""
-        state = self.strategy.state
-        return [
-            self.trainer.replica.parameters, state.slots, np.array([state.step]),
-            np.array(self.trainer.replica.state),
-        ]  # fmt: skip
+        """What another member copies: weights, running averages, numbers, statistics."""
+        counts = [one.step for one in self.states], self.strategy.shown
+        slots = [one.slots for one in self.states]
+        replica = self.trainer.replica
+        return [replica.parameters, *slots, np.hstack(counts), np.array(replica.state)]
 
     def give(self, world, to: int) -> None:
         for vector in self.vectors():
@@ -86,17 +91,18 @@ class Member:
 
     def take(self, world, source: int) -> None:
         """Copy what rank `source` gives."""
-        names = "parameters", "slots", "step", "state"
-        for own, vector in zip(names, self.vectors(), strict=True):
-            got = receive(world, np.empty(vector.nbytes, np.uint8), source)
-            got = got.view(vector.dtype).reshape(vector.shape)
-            if own == "step":
-                self.strategy.state.step = int(got[0])
-            elif own == "state":
-                if got.size:
-                    self.trainer.replica.state = got
-            else:
-                vector[...] = got
+        got = []
+        for vector in (own := self.vectors()):
+            one = receive(world, np.empty(vector.nbytes, np.uint8), source)
+            got.append(one.view(vector.dtype).reshape(vector.shape))
+        *arrays, (*steps, shown), statistics = got
+        for vector, one in zip(own, arrays, strict=False):
+            vector[...] = one
+        for state, step in zip(self.states, steps, strict=True):
+            state.step = int(step)
+        self.strategy.shown = bool(shown)
+        if statistics.size:
+            self.trainer.replica.state = statistics
 
     def use(self, values: Mapping[str, Any]) -> None:
         """Go on with these values."""
@@ -119,6 +125,21 @@ def perturbed(space: Space, values: Mapping[str, Any], dice: np.random.Generator
     return found
 
 
+def meet(team, collective: Callable[[], Any]) -> Any:
+    """What `collective` returns; None if a training has failed: all ranks have met even so.
+
+    A training that fails aborts all teams of its ranks, also that of the whole population.
+    """
+    try:
+        return collective()
+    except (PeerError, TeamError) as error:
+        try:
+            team.recover(None)
+        except PeerError:  # a process has ended
+            raise error from None
+        return None
+
+
 def run(search: Search, team, announce) -> tuple | None:
     """Train a population on the ranks of `team`. Collective; (study, outcome) on rank 0."""
     each = search.ranks_each(team.size)
@@ -138,7 +159,9 @@ def run(search: Search, team, announce) -> tuple | None:
         more = min(search.population, epochs - done)
         start = time.monotonic() - began
         value = np.nan if member is None else member.train(more)
-        table = team.allgather(np.array([value, start, time.monotonic() - began]))
+        row = np.array([value, start, time.monotonic() - began])
+        while (table := meet(team, lambda row=row: team.allgather(row))) is None:
+            pass
         table = np.array([table.reshape(team.size, 3)[ranks[0]] for ranks in members])
         figures, done = table[:, 0], done + more
         spans += [(i, i, 0, *table[i, 1:].tolist()) for i in range(len(members))]
@@ -158,6 +181,7 @@ def run(search: Search, team, announce) -> tuple | None:
                 member.take(team, members[good][members[bad].index(team.rank)])
                 own.barrier()
                 member.use(sets[bad])
+        meet(team, team.barrier)  # from here on, a training may fail again
     if study is None:
         return None
     seconds = time.monotonic() - began

@@ -132,8 +132,15 @@ class Search(SearchConfig):
                 f"conditions; got {', '.join(others) or 'conditions'}"
             )
         schedule = self.base.schedule
-        if schedule.schedule != "constant" or schedule.warm_up:
-            raise ValueError("--population finds a schedule: leave --schedule and --warm-up out")
+        if schedule.schedule != "constant" or schedule.warm_up or schedule.batch_rule is not None:
+            raise ValueError(
+                "--population finds a schedule: leave --schedule, --warm-up and --batch-rule out"
+            )
+        if schedule.patience is not None or schedule.target is not None:
+            raise ValueError(
+                "--population trains all groups for equally many epochs: leave --patience and "
+                "--target out"
+            )
         if self.folds > 1 or self.pruner != "none" or self.resume or len(self.merits) > 1:
             raise ValueError(
                 "--population compares groups by one figure of merit, in one run: leave --folds, "

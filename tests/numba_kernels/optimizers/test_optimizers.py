@@ -295,6 +295,28 @@ def test_saved_and_restored(rule, tmp_path):
     assert (w == expected).all()
 
 
+@pytest.mark.parametrize("name", [name for name, (rule, _) in RULES.items() if not rule.shows])
+def test_an_average_leaves_its_rule_alone(name):
+    """Beside any rule, also where the rate changes, it is what a loop by hand finds."""
+    rule, _ = RULES[name]
+    w, gradients = problem(9)
+    alone, both, mean = w.copy(), w.copy(), w
+    average = Averaged(rule, 0.75)
+    states = [one.init(N, np.float64, SEGMENTS) for one in (rule, average)]
+    for step, gradient in enumerate(gradients):
+        if step == 4:
+            rule, average = (
+                one.at_rate(rule.learning_rate / 2, state)
+                for one, state in zip((rule, average), states, strict=True)
+            )
+        rule.update(alone, gradient.copy(), states[0])
+        average.update(both, gradient.copy(), states[1])
+        keep = 0.75 if step else 0.0
+        mean = keep * mean + (1 - keep) * alone
+        assert (both == alone).all()
+        np.testing.assert_allclose(states[1].slots[-1], mean, rtol=1e-13, atol=1e-15)
+
+
 @every_rule
 def test_zero_gradient_leaves_padding_alone(rule):
     w = np.zeros(8, np.float32)

@@ -122,6 +122,8 @@ WRONG_ON_RANKS = [
     ("--strategy downpour --momentum 0.5 --optimizer adam", 2, "momentum"),
     ("--strategy gradient_energy_matching --optimizer adam", 2, "needs plain sgd, got adam"),
     ("--strategy gradient_energy_matching --optimizer nesterov", 2, "sgd with momentum 0.9"),
+    ("--strategy hogwild --ema 0.9", 2, "since it validates the weights that it trains"),
+    ("--noise-scale --compression fp16", 2, "noise_scale compares gradients"),
 ]
 WRONG_OF_A_COMMAND = [  # one that fails before training, one within, and one with lost workers
     ("--data my_file:raises", 2, "ZeroDivisionError: division by zero"),
@@ -131,7 +133,13 @@ WRONG_OF_A_COMMAND = [  # one that fails before training, one within, and one wi
 
 
 @pytest.mark.thorough(
-    but=["--model my_file:narrow", "--model my_file:raises", "--save-best m.keras", NO_VALIDATION]
+    but=[
+        "--model my_file:narrow",
+        "--model my_file:raises",
+        "--save-best m.keras",
+        NO_VALIDATION,
+        "--strategy hogwild --ema 0.9",
+    ]
 )
 @pytest.mark.parametrize(
     ("words", "status", "message"), WRONG_ON_RANKS, ids=[words for words, *_ in WRONG_ON_RANKS]

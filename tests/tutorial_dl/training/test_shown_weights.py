@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from rank_tests import with_ranks
 
+from numba_kernels.errors import PeerError
 from numba_kernels.optimizers import SGD, SOAP, Adam, Averaged, Muon, ScheduleFreeSGD
 from tutorial_dl import Team, Trainer, data, strategies
 from tutorial_dl.replica import DenseReplica
-from tutorial_dl.training.callbacks import EarlyStopping, GrowBatch
+from tutorial_dl.training.callbacks import Callback, EarlyStopping, GrowBatch
 
 SHOWING = {
     "schedule-free": ScheduleFreeSGD(0.5),
@@ -19,13 +20,13 @@ SHOWING = {
 }
 
 
-def trained(strategy, optimizer, epochs=(2,), **options):
+def trained(strategy, optimizer, epochs=(2,), replica=None, **options):
     """A Trainer after so many calls of `fit`."""
     dice = np.random.default_rng(3)
     x = dice.normal(size=(120, 7))
     y = (x[:, 0] * x[:, 1] > 0).astype(int)
     whole = data.Dataset("signs", data.Data.of(x, y), data.Data.of(x[:50], y[:50]), 2)
-    replica = DenseReplica((7, 11, 2), seed=1, dtype="float64")
+    replica = replica or DenseReplica((7, 11, 2), seed=1, dtype="float64")
     options = {"batch_size": 10, "progress": False} | options
     trainer = Trainer(replica, whole, strategy, optimizer, **options)
     for more in epochs:
@@ -80,6 +81,50 @@ def test_shown_weights(folder):
     trainer = trained(strategies.Synchronous(team), SHOWING["average"], (6,), callbacks=[best])
     loss = min(trainer.history.column("val_loss"))
     assert trainer.evaluate()["loss"] == pytest.approx(loss)  # callbacks keep what was validated
+
+
+@with_ranks(2, keras=True)
+def test_a_failure_while_weights_are_shown():
+    """One rank fails in a callback, and the other goes on into the next exchange."""
+    import keras
+
+    from tutorial_dl.model_parallel import ShardedReplica
+
+    class Fails(Callback):
+        def on_epoch_end(self, trainer, row):
+            if fails and row["epoch"] == 1 and trainer.team.rank == 0:
+                raise OSError("the disk is full")
+
+    def model(shard):
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Dense(11, "tanh"), keras.layers.Dense(2)]
+        made = keras.Sequential([keras.Input((7,)), *layers], name="signs")
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        made.compile("adam", loss)
+        return made if shard < 2 else ShardedReplica(made, team, shard)
+
+    team, error = Team(), PeerError if Team().rank else OSError
+    for shard, algorithm in ((1, "fused"), (1, "ring"), (2, "fused"), (3, "fused")):
+        losses = []
+        for fails in (False, True):
+            strategy = strategies.Synchronous(team, algorithm)
+            options = {"replica": model(shard), "callbacks": [Fails()]}
+            trainer = trained(strategy, SHOWING["average"], (), **options)
+            if fails:
+                with pytest.raises(error):
+                    trainer.fit(2)
+                team.recover(60)
+            trainer.fit(2 - fails)
+            losses.append(trainer.history.column("val_loss"))
+        np.testing.assert_allclose(*losses, rtol=1e-5, err_msg=f"{shard} {algorithm}")
+        # A failure after training leaves the weights that are shown.
+        with pytest.raises(error):
+            if team.rank == 0:
+                team.abort(full := OSError("the disk is full"))
+                raise full
+            trainer.evaluate()
+        team.recover(60)
+        assert trainer.evaluate()["loss"] == pytest.approx(trainer.history.last["val_loss"])
 
 
 @with_ranks(2)

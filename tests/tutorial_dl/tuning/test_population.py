@@ -59,27 +59,49 @@ def test_a_population():
     assert max(row["value"] for row in rows) < 2.3
 
 
-@with_ranks(2)
+@with_ranks(5)
+def test_members_that_diverge_copy_others():
+    from tutorial_dl import Team
+    from tutorial_dl.tuning.running import run
+
+    team, said = Team(), []
+    rate = {"type": "float", "low": 1e-3, "high": 1e90, "log": True}
+    search = search_of(base={"seed": 1, "ema": 0.9}, space={"learning_rate": rate})
+    found = run(search, team, lambda text, row: said.append(text))
+    if found is not None:
+        assert "nan" in said[0] and "nan" not in said[3]
+        assert {row["state"] for row in found[0].rows()} == {"complete"}
+    team.barrier()  # it can be used again
+
+
+@with_ranks(2, keras=True)
 def test_a_member_copies_all_that_training_depends_on():
+    """Also one that has failed, and parts of models."""
     from tutorial_dl import Team
     from tutorial_dl.tuning.population import Member
 
     team = Team()
-    sets = [{"learning_rate": 0.1, "momentum": 0.9}, {"learning_rate": 0.01, "momentum": 0.6}]
-    member = Member(search_of(), team.split(team.rank), sets[team.rank])
-    member.train(1)
-    if team.rank == 0:
-        member.give(team, 1)
-    else:
-        member.take(team, 0)
-        member.use(sets[0])
-    assert member.strategy.optimizer.learning_rate == 0.1
-    assert member.strategy.optimizer.momentum == 0.9
-    member.train(1)  # of the same samples in the same order
-    rows = team.allgather(member.trainer.replica.parameters).reshape(2, -1)
-    assert (rows[0] == rows[1]).all()
-    slots = team.allgather(member.strategy.state.slots.ravel()).reshape(2, -1)
-    assert (slots[0] == slots[1]).all()
+    average, parts = {"ema": 0.9}, {"model": "mlp", "shard": 2}
+    for base, rate in (({}, 0.01), (average, 0.01), (average, 1e39), (parts, 0.01)):
+        sets = [{"learning_rate": 0.1, "momentum": 0.9}, {"learning_rate": rate, "momentum": 0.6}]
+        member = Member(search_of(base=base), team.split(team.rank), sets[team.rank])
+        figure = member.train(1)
+        team.recover(60)
+        assert np.isfinite(figure) == (team.rank == 0 or rate < 1)
+        if team.rank == 0:
+            member.give(team, 1)
+        else:
+            member.take(team, 0)
+            member.use(sets[0])
+        rule = member.strategy.optimizer
+        assert rule.learning_rate == 0.1 and getattr(rule, "inner", rule).momentum == 0.9
+        if rate < 1:
+            member.train(1)  # of the same samples in the same order
+        member.strategy.show(False)
+        vectors = [member.trainer.replica.parameters]
+        for vector in vectors + [one.slots.ravel() for one in member.strategy.states]:
+            rows = team.allgather(vector).reshape(2, -1)
+            np.testing.assert_array_equal(*rows, err_msg=f"{base} {rate}")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +109,8 @@ def test_a_member_copies_all_that_training_depends_on():
     [
         ({"space": {"batch_size": {"type": "int", "low": 1, "high": 9}}}, "got batch_size"),
         ({"base": {"schedule": "cosine"}}, "--population finds a schedule"),
+        ({"base": {"batch_rule": "linear"}}, "--population finds a schedule"),
+        ({"base": {"patience": 2}}, "leave --patience and --target out"),
         ({"folds": 2}, "leave --folds"),
         ({"groups": 1}, "--groups of at least 2, got 1"),
     ],

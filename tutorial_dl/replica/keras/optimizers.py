@@ -45,8 +45,10 @@ KERNELS = {
 }
 # Settings that the kernels lack
 OTHERS = ("amsgrad", "clipnorm", "clipvalue", "gradient_accumulation_steps")
-# Settings of Muon's that are no arguments here
-CONSTANTS = ("muon_a", "muon_b", "muon_c", "ns_steps", "adam_lr_ratio")
+# Settings of Muon's that are no arguments here; Keras before 3.12 has other ones
+CONSTANTS = {
+    "muon_a": 3.4445, "muon_b": -4.7750, "muon_c": 2.0315, "ns_steps": 5, "adam_lr_ratio": 1
+}  # fmt: skip
 
 
 def compiled_optimizer(model: keras.Model, theirs: Any) -> CompiledOptimizer | None:
@@ -113,8 +115,7 @@ def _with_a_kernel(model, theirs, config: dict, rate: float) -> Optimizer | None
         return None
     values = {name: config[name] or 0.0 for name in names}
     if kind == "Muon":
-        usual = keras.optimizers.Muon().get_config()
-        if any(config[name] != usual[name] for name in CONSTANTS):
+        if any(config[name] != value for name, value in CONSTANTS.items()):
             return None
         words = list(config["exclude_layers"]) + ["(?i)embedding"] * config["exclude_embeddings"]
         values |= {"rms_rate": config["rms_rate"], "adam": tuple(

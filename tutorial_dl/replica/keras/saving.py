@@ -77,7 +77,9 @@ def _optimizer(replica, trained: TrainedBy | None) -> keras.optimizers.Optimizer
         kind = getattr(keras.optimizers, name)
         config = {one: getattr(ours, one) for one in KERNELS[name]}
         if name == "Muon":
-            others = [re.escape(one) for one in ours.told(replica.segments).adam]
+            own = f"{replica.model.name}/"  # which paths in a Sequential that is loaded don't have
+            others = [one.removeprefix(own) for one in ours.told(replica.segments).adam]
+            others = [f"^({re.escape(own)})?{re.escape(one)}$" for one in others]
             config |= {"exclude_layers": others, "exclude_embeddings": False}
     if not _keeps_schedule(replica, trained):
         config["learning_rate"] = ours.learning_rate
@@ -163,6 +165,8 @@ def _fill(optimizer: Any, replica, trained: TrainedBy) -> None:
     if isinstance(ours, Adafactor):
         for segment, *variables in zip(replica.segments, *lists, strict=True):
             parts = factors(segment.view(slots[0]).reshape(-1), segment.shape)
+            if len(segment.shape) > 1 and not parts[1:]:  # which Keras factors even so
+                parts = [parts[0].mean(axis) for axis in (-1, -2)]
             own = variables[:2] if parts[1:] else variables[2:]
             for variable, part in zip(own, parts, strict=True):
                 variable.assign(part)
