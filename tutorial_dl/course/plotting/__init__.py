@@ -13,46 +13,43 @@ FIGURES = {
         "side_by_side", "timetable",
     ],
     "batches": [
-        "batch_errors", "gradient_noise", "moving_statistics", "normalised_apart", "records",
-        "share_statistics", "stable_rates",
+        "batch_errors", "normalised_apart", "records", "share_statistics", "stable_rates",
     ],
     "curves": [
         "descent_film", "error_factors", "fit_errors", "fits", "loss_curves", "loss_paths",
-        "solver_errors",
     ],
     "dimensions": ["map_of_cuts", "parts_of_cuts"],
     "elsewhere": ["draw_axes", "draw_layout", "draw_schedule", "learning_rates", "spans"],
     "games": [
-        "distances_by_epoch", "duel_factors", "duels", "forger_film", "quality_at_equal_terms",
+        "duels", "forger_film", "quality_at_equal_terms",
     ],
     "kernels": ["beside", "fused_step", "step_traffic", "trips"],
     "messages": [
-        "how_long", "message_times", "ranks", "slowest_of", "ways_to_miss", "who_waits",
-        "with_faults",
+        "how_long", "message_times", "ranks", "ways_to_miss", "who_waits", "with_faults",
     ],
-    "networks": ["gradient_check", "hinges", "step_errors", "training_strip", "unit_errors"],
+    "networks": ["gradient_check", "hinges", "step_errors", "training_strip"],
     "parameter_server": [
         "exchange_times", "many_to_few", "on_equal_terms", "saturated", "served", "service",
         "unseen",
     ],
-    "pipelines": ["bubbles", "compared_schedules", "schedule_so_far"],
+    "pipelines": ["compared_schedules", "schedule_so_far"],
+    "predictions": ["compared"],
     "rules": [
-        "center_noise", "commits", "delay_map", "delayed_paths", "kept_pace", "largest_rates",
-        "pace_by_workers", "periods", "random_order", "shares_of_pi", "springs",
+        "commits", "delay_map", "kept_pace", "periods", "random_order", "shares_of_pi", "springs",
         "staleness_histogram",
     ],
     "search": [
-        "chances", "estimates", "grid_and_random", "measured_once", "process_steps", "regrets",
+        "estimates", "grid_and_random", "process_steps", "regrets",
         "winners",
     ],
-    "sharding": ["causal_work", "memory_ladder", "ring_attention_film", "score_memory"],
+    "sharding": ["causal_work", "memory_ladder", "ring_attention_film"],
     "showers": [
-        "layer_profiles", "separations_by_feature", "shower_depths", "shower_histograms",
+        "layer_profiles", "separations_by_feature", "shower_histograms",
         "shower_pictures",
     ],
-    "splitting": ["cut_products", "travelled"],
+    "splitting": ["cut_products"],
     "training": [
-        "distances", "histories", "mean_of_means", "overlapped", "speed_up", "step_parts",
+        "distances", "histories", "overlapped", "speed_up", "step_parts",
         "throughput",
     ],
 }  # fmt: skip

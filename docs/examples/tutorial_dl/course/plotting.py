@@ -68,10 +68,10 @@ speed_up(rows, 4)
 
 # %% The files that the figures are in
 # shows: allreduce, batches, curves, dimensions, elsewhere, games, kernels, messages, networks
-# shows: parameter_server, pipelines, rules, search, sharding, showers, splitting, training
+# shows: parameter_server, pipelines, predictions, rules, search, sharding, showers, splitting, training
 from tutorial_dl.course import plotting
 
 for file, figures in plotting.FIGURES.items():
     print(f"{file}: {', '.join(figures[:3])}")
 # allreduce, batches, curves, dimensions, elsewhere, games, kernels, messages, networks,
-# parameter_server, pipelines, rules, search, sharding, showers, splitting, training
+# parameter_server, pipelines, predictions, rules, search, sharding, showers, splitting, training

@@ -46,23 +46,19 @@ FIGURES = {
     "side_by_side": lambda: p.side_by_side({"x": [1, 2], "predicted": {"ring": ONES}}),
     "timetable": lambda: p.timetable(3),
     "batch_errors": lambda: p.batch_errors([1, 2], {"LARS": [[0.9], [0.8]]}, per_rank=1),
-    "gradient_noise": lambda: p.gradient_noise([1, 2], [2, 1], [2, 1]),
-    "moving_statistics": lambda: p.moving_statistics([1, 2], {"a": ONES}, {"a": ONES}),
     "normalised_apart": lambda: p.normalised_apart([[0.0, 2.0], [1.0, 5.0, 6.0]], 2.0),
     "records": lambda: p.records(RECORDS),
     "share_statistics": lambda: p.share_statistics([2, 4], [ONES] * 3, [ONES] * 3),
     "stable_rates": lambda: p.stable_rates([1, 2], [[1, 2]], {}),
+    "compared": lambda: p.compared([1, 2], ONES, ONES, title="a", xlabel="x", ylabel="y"),
     "descent_film": lambda: p.descent_film(LOSS, RUNS, frames=2),
     "error_factors": lambda: p.error_factors(X, X, np.square, bound=0.8),
     "fit_errors": lambda: p.fit_errors([1, 2], ONES, ONES, (ONES, ONES), 0.1),
     "fits": lambda: p.fits(X, X**2, {"square": np.square}, np.square),
     "loss_curves": lambda: p.loss_curves(LOSS, RUNS, floors={"run": 0.01}),
     "loss_paths": lambda: p.loss_paths(LOSS, RUNS),
-    "solver_errors": lambda: p.solver_errors([1, 2], {"QR": ONES}, {"κ": ONES}),
     "map_of_cuts": lambda: p.map_of_cuts([1, 2], [1, 2], [1, 2], 3, {"a": 0}),
     "parts_of_cuts": lambda: p.parts_of_cuts({"data 2": {"data": 1.0}}, "s", "Cuts"),
-    "distances_by_epoch": lambda: p.distances_by_epoch({"weights": [1.0, 0.5]}),
-    "duel_factors": lambda: p.duel_factors([1, 2], {"a": ONES}, {"a": lambda rate: rate}),
     "duels": lambda: p.duels({"one": np.eye(2)}),
     "forger_film": lambda: p.forger_film(X, [("first", X, np.tanh)], -3, 3, bins=6),
     "quality_at_equal_terms": lambda: p.quality_at_equal_terms({"a": (ONES, ONES)}, 0.2),
@@ -73,7 +69,6 @@ FIGURES = {
     "how_long": lambda: p.how_long([("crash", 2, 0.5)]),
     "message_times": lambda: p.message_times([8, 16], [1e-6, 2e-6], {"model": (1e-6, 1e-9)}),
     "ranks": lambda: p.ranks(["a", "b"], [(0, 1)], "two"),
-    "slowest_of": lambda: p.slowest_of([1, 2], [1, 2], {}, mean=1),
     "ways_to_miss": p.ways_to_miss,
     "who_waits": lambda: p.who_waits([("one", {0: 1}), ("two", {})], 2),
     "with_faults": lambda: p.with_faults([2, 1], [(1, [2, 1])], {}),
@@ -81,7 +76,6 @@ FIGURES = {
     "hinges": lambda: p.hinges(X, np.ones((5, 3)), X),
     "step_errors": lambda: p.step_errors(X[1:], X[1:], X[1:], X[1:]),
     "training_strip": lambda: p.training_strip(X, X, {"a": X, "b": X}, X, X, "two"),
-    "unit_errors": lambda: p.unit_errors([8, 16], [0.4, 0.1], [0.4, 0.1]),
     "exchange_times": lambda: p.exchange_times([10, 1000], [[0.1], [0.2]], lambda n: 0.1 + n),
     "many_to_few": lambda: p.many_to_few(3),
     "on_equal_terms": lambda: p.on_equal_terms({"gem": HISTORY}, 100),
@@ -89,42 +83,31 @@ FIGURES = {
     "served": lambda: p.served([1, 2], {"one": ONES}, {}),
     "service": lambda: p.service({"one": ([(0, 0.1, 0.1, 0.2)], 1)}, until=0.3),
     "unseen": lambda: p.unseen([1, 2], {"one": ONES}, {}),
-    "bubbles": lambda: p.bubbles([2, 4], {"GPipe": ONES}),
     "compared_schedules": lambda: p.compared_schedules({"GPipe": schedules.gpipe(2, 3)}),
     "schedule_so_far": lambda: p.schedule_so_far(schedules.gpipe(2, 3)),
-    "center_noise": lambda: p.center_noise(ONES, {"a": ONES}, {"a": ONES}, {}),
     "commits": lambda: p.commits({"a": (np.ones(3), ONES, [0, 0])}),
     "delay_map": lambda: p.delay_map(ONES + [0, 1], np.eye(2), ONES),
-    "delayed_paths": lambda: p.delayed_paths({"a": ONES}, {"a": ONES}),
     "kept_pace": lambda: p.kept_pace({"a": {1: ONES}}, ONES, ["b"]),
-    "largest_rates": lambda: p.largest_rates(ONES, {0: ONES}),
-    "pace_by_workers": lambda: p.pace_by_workers([1, 2], {"a": ONES}, {"a": ONES}),
     "periods": lambda: p.periods([1, 2], [1, 2], [1, 2], {"a": [1, 2]}),
     "random_order": lambda: p.random_order(np.ones((2, 2)), ONES, ONES),
     "shares_of_pi": lambda: p.shares_of_pi([1], [0.5], [0.1]),
     "springs": lambda: p.springs({"a": (np.ones((2, 2, 2)), np.eye(2))}, [1, 2], {}, np.eye(2)),
     "staleness_histogram": lambda: p.staleness_histogram({0: 1}, {}),
-    "chances": lambda: p.chances([1, 2], ONES, ONES),
     "estimates": lambda: p.estimates({"one": ONES}, {"one": 0.1}),
     "grid_and_random": lambda: p.grid_and_random({"grid": np.eye(2)}, np.square),
-    "measured_once": lambda: p.measured_once(X, X, "x", "y"),
     "process_steps": lambda: p.process_steps([STEP], "rate", "loss"),
     "regrets": lambda: p.regrets({"a": (ONES, ONES)}),
     "winners": lambda: p.winners([0.1, 1], {"one": np.array([0, 1])}, ONES, "rate"),
     "causal_work": lambda: p.causal_work(2),
     "memory_ladder": lambda: p.memory_ladder(["stage 0"], {"weights": [2048]}, [2048]),
     "ring_attention_film": lambda: p.ring_attention_film(2),
-    "score_memory": lambda: p.score_memory([1, 2], [4096, 1024], [5120, 1536]),
     "layer_profiles": lambda: p.layer_profiles({"a": ONES, "b": ONES}),
     "separations_by_feature": lambda: p.separations_by_feature({"floor": {"x": 0.01}}),
-    "shower_depths": lambda: p.shower_depths([10, 100], [5, 7], [5, 7]),
     "shower_histograms": lambda: p.shower_histograms({"width": {"a": X, "b": X}}),
     "shower_pictures": lambda: p.shower_pictures({"one": np.ones((2, 2, 2))}),
     "cut_products": lambda: p.cut_products(2),
-    "travelled": lambda: p.travelled([4, 16], {"a": ONES}, {"a": ONES}),
     "distances": lambda: p.distances({"a": [1e-16, 1e-15]}),
     "histories": lambda: p.histories(RESULTS),
-    "mean_of_means": lambda: p.mean_of_means([2, 1], ONES, ONES),
     "overlapped": lambda: p.overlapped({"alone": 1.0, "in turn": 1.5, "overlapped": 1.7}, 1.1),
     "speed_up": lambda: p.speed_up(ROWS, 2),
     "step_parts": lambda: p.step_parts({1: [[0.1, 1.0]]}, ["gradient", "rest"], {1: 0.001}),
@@ -178,8 +161,8 @@ def refusals(*pairs):
     (lambda: p.on_equal_terms({"gem": []}, 100), "gem: no 'val_loss' .* which has no epochs"),
     (lambda: p.on_equal_terms({"gem": [{"val_loss": 1}]}, 100), "'seconds' .* has val_loss"),
     (lambda: p.normalised_apart([[0.0, 2.0], [1.0]], 2.0), "rank 1 must have at least 2 samples"),
-    (lambda: p.moving_statistics([1], {"a": [1]}, {"b": [1]}), r"got \['a'\] and \['b'\]"),
-    (lambda: p.delayed_paths({"a": [1]}, {"b": [1]}), "the same names"),
+    (lambda: p.compared([1], {"a": [1]}, {"b": [1]}, title="", xlabel="", ylabel=""),
+     r"the same names; got \['a'\] and \['b'\]"),
     (lambda: p.staleness_histogram({}, {}), "no updates"),
     (lambda: p.batch_errors([1], {"LARS": [[0.9], [0.8]]}),
      r"LARS: accuracies must have shape \(1, seeds\), .*; got \(2, 1\)"),
@@ -228,11 +211,11 @@ def test_what_figures_load():
 
 def test_a_figure_of_one_panel_takes_its_data_a_title_and_axes():
     """Their caller gives no axes, though the function that draws is written with them."""
-    names = list(inspect.signature(p.unit_errors).parameters)
-    assert names == ["units", "measured", "predicted", "title", "ax"]
+    names = list(inspect.signature(p.regrets).parameters)
+    assert names == ["curves", "xlabel", "title", "ax"]
     _, (left, right) = (figure := Figure()), figure.subplots(1, 2)
-    assert p.unit_errors([8, 16], ONES, ONES, title="another", ax=left) is figure
+    assert p.regrets({"a": (ONES, ONES)}, title="another", ax=left) is figure
     assert p.loss_paths(LOSS, RUNS, ax=right) is figure and right.get_lines()
     assert left.get_title(loc="left") == "another"
-    (title,) = titles_of(p.unit_errors([8, 16], ONES, ONES))
-    assert re.match("Twice the units", title)
+    (title,) = titles_of(p.regrets({"a": (ONES, ONES)}))
+    assert re.match("How far from the minimum", title)
