@@ -28,6 +28,7 @@ PARTS = {
     "Search": (
         "what_descent_cannot_learn", "evolution_and_bayes", "cross_validation", "all_together",
     ),
+    "Jobs, data and memory": ("batch_job", "data_at_scale", "memory"),
 }  # fmt: skip
 # The cell whose figure stands for the notebook.
 FIGURES = {
@@ -42,6 +43,7 @@ FIGURES = {
     "the_forgers_game": "penalty", "distributed_gans": "compare",
     "calorimeter_gan": "pictures", "what_descent_cannot_learn": "grid",
     "evolution_and_bayes": "regret", "cross_validation": "winners", "all_together": "search",
+    "batch_job": "strong", "data_at_scale": "read-measure", "memory": "recompute",
 }  # fmt: skip
 AT_HOME = ("allreduce", "staleness", "pipelines", "sharding_and_long_sequences", "hierarchies",
            "calorimeter_gan")  # fmt: skip

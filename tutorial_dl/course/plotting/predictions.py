@@ -43,8 +43,9 @@ def compared(
         if given := [pair for pair in pairs if pair[1] not in (None, ...)]:
             look = {"color": style.ORANGE, "markersize": 13, "markeredgecolor": style.BLACK}
             ax.plot(*np.transpose(given), "*", label="your guess", zorder=4, **look)
-        for name, level in (levels or {}).items():
-            ax.axhline(level, color=style.GREY, linewidth=1, linestyle="--", label=name)
+        for number, (name, level) in enumerate((levels or {}).items()):
+            dashes = ("--", ":")[number % 2]
+            ax.axhline(level, color=style.GREY, linewidth=1, linestyle=dashes, label=name)
         if x_base:
             style.log_x(ax, x, x_base)
         if y_digits:
