@@ -25,10 +25,10 @@ CORE = {*range(1, 7), *range(8, 14), 16, 17, 23, 25, 26, 27, 28, 29}  # numbers
 ALGORITHM = {  # the cell in which the algorithm's own lines stand
     "01": "by-hand", "02": "replica", "03": "by-hand", "04": "by-hand", "05": "by-hand",
     "06": "hand", "07": "adam", "08": "circle", "09": "bound", "10": "ranks", "11": "by-hand",
-    "12": "one", "13": "by-hand", "14": "by-hand", "15": "relay", "16": "ranks", "17": "interpreter",
-    "18": "by-hand", "19": "train", "20": "by-hand", "21": "by-hand", "22": "separations",
-    "23": "by-hand", "24": "generation", "25": "split-measure", "26": "loop", "27": "epoch",
-    "28": "order", "29": "recompute",
+    "12": "one", "13": "by-hand", "14": "by-hand", "15": "relay", "16": "ranks",
+    "17": "interpreter", "18": "by-hand", "19": "train", "20": "by-hand", "21": "by-hand",
+    "22": "separations", "23": "by-hand", "24": "generation", "25": "split-measure",
+    "26": "loop", "27": "epoch", "28": "order", "29": "recompute",
 }  # fmt: skip
 HEAD = "| notebook | | reading | running | exercises | minutes | its algorithm in cell |\n"
 TIME = re.compile(r"\*\*Time\*\*: \d+ minutes")
