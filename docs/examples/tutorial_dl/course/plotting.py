@@ -68,7 +68,8 @@ speed_up(rows, 4)
 
 # %% The files that the figures are in
 # shows: allreduce, batches, curves, dimensions, elsewhere, games, kernels, messages, networks
-# shows: parameter_server, pipelines, predictions, rules, search, sharding, showers, splitting, training
+# shows: parameter_server, pipelines, predictions, rules, search, sharding, showers, splitting
+# shows: training
 from tutorial_dl.course import plotting
 
 for file, figures in plotting.FIGURES.items():
