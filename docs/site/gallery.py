@@ -29,6 +29,7 @@ PARTS = {
         "what_descent_cannot_learn", "evolution_and_bayes", "cross_validation", "all_together",
     ),
     "Rules of today": ("matrices_as_matrices", "seldom_talking"),
+    "Jobs, data and memory": ("batch_job", "data_at_scale", "memory"),
 }  # fmt: skip
 # The cell whose figure stands for the notebook.
 FIGURES = {
@@ -44,6 +45,7 @@ FIGURES = {
     "calorimeter_gan": "pictures", "what_descent_cannot_learn": "grid",
     "evolution_and_bayes": "regret", "cross_validation": "winners", "all_together": "search",
     "matrices_as_matrices": "circles", "seldom_talking": "rests",
+    "batch_job": "strong", "data_at_scale": "read-measure", "memory": "recompute",
 }  # fmt: skip
 AT_HOME = ("allreduce", "staleness", "pipelines", "sharding_and_long_sequences", "hierarchies",
            "calorimeter_gan")  # fmt: skip

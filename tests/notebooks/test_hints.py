@@ -1,4 +1,4 @@
-"""Hints on wrong answers to notebooks 17 and 20 to 26; how a hint is found."""
+"""Hints on wrong answers to notebooks 17 and 20 to 29; how a hint is found."""
 
 import numpy as np
 import pytest
@@ -106,6 +106,34 @@ HINTS = [
     ("26.finished", lambda times, groups: sum(
         max(times[i : i + groups]) for i in range(0, len(times), groups)),
      "slowest of each round"),
+    ("27.job", (4, 8, 8), "8 ranks of 8 cores do not fit on a node of 48"),
+    ("27.job", (3, 6, 8), "3 x 6 = 18 ranks"),
+    ("27.job", (24, 1, 8), "fewer nodes are enough"),
+    ("27.job", (4, 6, 48), "each rank is to have 8 cores"),
+    ("27.job", 24, "three numbers"),
+    ("27.amdahl", (0.5, 59), "the share of the ideal speed-up"),
+    ("27.amdahl", (1 / 30, 59), "but not no time"),
+    ("27.amdahl", (30 / 59, 59), "on one GPU is asked for"),
+    ("27.amdahl", (1 / 59, 60), "not the number of GPUs"),
+    ("28.wait", (7, 18_182), "takes longer than reading"),
+    ("28.wait", (9, 18_182), "but so do fewer"),
+    ("28.wait", (8, 2560), "what one rank computes"),
+    ("28.wait", (8, 8 * 2560), "what so many ranks would compute"),
+    ("28.wait", (7.1, 18_182), "whole number"),
+    ("28.share", lambda lengths, rank, ranks: [(0, 0, 0)], "an empty part"),
+    ("28.share", lambda lengths, rank, ranks: [(0, 0, 1)], "is not samples 0 to 9"),
+    ("28.share", lambda lengths, rank, ranks: [
+        (f, i, i + 1) for f, n in enumerate(lengths) for i in range(n)
+    ][rank * sum(lengths) // ranks : (rank + 1) * sum(lengths) // ranks], "one part per file"),
+    ("29.fit", (6, 8), "would hold 42.0 GB"),
+    ("29.fit", (8, 8), "ranks = 8 is enough, but so would be fewer"),
+    ("29.fit", (7, 7), "activations take 30 GB"),
+    ("29.fit", (7, 9), "k = 9 micro-batches fit, but so would fewer"),
+    ("29.accumulate", lambda gradient, x, k: np.mean(
+        [gradient(part) for part in np.array_split(x, k)], axis=0), "mean of means"),
+    ("29.accumulate", lambda gradient, x, k: sum(
+        gradient(part) for part in np.array_split(x, k)), "the sum of the micro-batches' means"),
+    ("29.accumulate", lambda gradient, x, k: gradient(x), "your micro-batches have [8] samples"),
 ]  # fmt: skip
 
 

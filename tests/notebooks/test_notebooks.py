@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 from ended import until
+from modules import load_file
 from notebook_cells import Notebook
 from small_notebooks import SMALL, small
 
@@ -21,6 +22,7 @@ from tutorial_dl.cli.notebooks import notebook_files
 
 NOTEBOOKS = notebook_files()
 SECONDS = 600  # a cell
+ROOT = Path(__file__).parents[2]
 
 
 def private_folders(folder: Path) -> dict[str, str]:
@@ -107,6 +109,36 @@ def test_notebook_is_stored_as_it_should_be(notebook):
     # Without asserts, running a notebook would check hardly anything.
     code = [c for c in content["cells"] if c["cell_type"] == "code"]
     assert any("assert" in "".join(c["source"]) for c in code)
+
+
+def test_the_table_of_minutes_is_that_of_the_notebooks():
+    """`python notebooks/minutes.py` has been run since a notebook was changed."""
+    minutes = load_file(ROOT / "notebooks/minutes.py")
+    readme = minutes.README.read_text("utf-8")
+    run = {number: int(found) for number, found in minutes.ROW.findall(readme)}
+    assert minutes.written(readme, run) == readme, "run: python notebooks/minutes.py"
+    assert set(run) == {path.name[:2] for path in NOTEBOOKS} and min(run.values()) > 0
+    for path in NOTEBOOKS:
+        (said,) = minutes.TIME.findall(path.read_text("utf-8"))
+        assert said == f"**Time**: {sum(minutes.minutes(path, run))} minutes", path.name
+        cells = {cell["id"]: cell for cell in Notebook(path.name[:2]).all}
+        assert len(cells[minutes.ALGORITHM[path.name[:2]]]["source"]) < 60, path.name
+
+
+@pytest.mark.parametrize(
+    ("cells", "reads", "solves"),
+    [
+        ([("markdown", "word " * 130)], 1, 0),
+        ([("markdown", "a <details> not read </details> b")], 2 / 130, 0),
+        ([("code", "x = 1"), ("code", "c.stop()")], 2, 0),
+        ([("code", 'ranks = ...\n\ncheck("26.ranks", ranks);')], 0, 6),
+        ([("code", 'def f():\n    raise NotImplementedError\n\n\ncheck("26.f", f);')], 0, 12),
+    ],
+)
+def test_minutes_are_counted_as_the_table_says(cells, reads, solves):
+    minutes = load_file(ROOT / "notebooks/minutes.py")
+    cells = [{"cell_type": kind, "text": text, "id": "x"} for kind, text in cells]
+    assert minutes.reading(cells) == pytest.approx(reads) and minutes.exercises(cells) == solves
 
 
 def runs(losses: dict[str, float]) -> list[dict]:

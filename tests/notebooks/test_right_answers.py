@@ -86,6 +86,10 @@ NUMBERS = {
     "31.period": [*whole(29), np.ceil(28.8)],
     "30.batch": [*whole(102_400), 5 * 1024 / 0.05, 1024 * 100],
     "19.cut": [*whole(2, 4, 1, 4), *whole(1, 8, 2, 2), Cut(2, 4, 1, 4)],
+    "27.job": whole(4, 6, 8),
+    "27.amdahl": [(1 / 59, 59), (Fraction(1, 59), 59.0), (0.01695, 58.998)],
+    "28.wait": [(8, 2e9 / 110e3), (np.int64(8), 18182), [8.0, Fraction(200_000, 11)]],
+    "29.fit": whole(7, 8),
 }
 # fmt: on
 
@@ -120,6 +124,21 @@ def cut_by_numpy(n, k):
     return np.array_split(np.arange(n), k)
 
 
+def parts_by_counting(lengths, rank, ranks):
+    """Sample by sample, then joined."""
+    places = [(file, row) for file, length in enumerate(lengths) for row in range(length)]
+    mine = places[rank * len(places) // ranks : (rank + 1) * len(places) // ranks]
+    files = sorted({file for file, _ in mine})
+    rows = {file: [row for one, row in mine if one == file] for file in files}
+    return [[file, rows[file][0], np.int64(rows[file][-1] + 1)] for file in files]
+
+
+def sum_of_samples(gradient, x, k):
+    edges = [len(x) * i // k for i in range(k + 1)]
+    parts = [x[edges[i] : edges[i + 1]] for i in range(k)]
+    return sum(len(part) * gradient(part) for part in parts) / len(x)
+
+
 def cut_in_turn(n, k):
     return [list(range(i, n, k)) for i in range(k)]
 
@@ -129,6 +148,8 @@ FUNCTIONS["13.springs"] += [ElasticAveraging]
 FUNCTIONS |= {
     "23.improvement": [improvement],
     "25.held_out": [cut_by_scikit_learn, cut_by_numpy, cut_in_turn],
+    "28.share": [parts_by_counting],
+    "29.accumulate": [sum_of_samples],
 }
 
 ANSWERS = [

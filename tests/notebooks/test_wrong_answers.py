@@ -266,7 +266,7 @@ FUNCTIONS = [  # exercise, piece of the solution, what a learner wrote in its pl
     ("10.combine", "sum(axis=0)", "sum()", "should have shape"),
     ("11.answer", "max(serve, workers * serve - compute)", "serve", "W = 5.* has to wait"),
     ("11.answer", "max(serve, ", "max(-9, ", "negative time"),
-    ("11.answer", "max(serve, ", "max(0, ", "an answer takes at least s"),
+    ("11.answer", "max(serve, ", "max(0, ", "an answer takes at least t_s"),
     ("11.answer", " - compute", "", "the master is not saturated here"),
     ("11.answer", "return max", "return 1000 * max", "yours are milliseconds"),
     ("11.answer", "return max", "return compute + max", "computing is not part"),

@@ -59,7 +59,7 @@ SMALL = {
         "batches = [32, 64, 128, 256, 512, 1024]\n\nfor B": "batches = [32, 256, 1024]\n\nfor B",
         "batches = [32, 64, 128, 256, 512, 1024]\nteam =": "batches = [32, 256, 1024]\nteam =",
     },
-    "11_parameter_server": {"updates=40, randomly": "updates=12, randomly"},
+    "11_parameter_server": {"serve=None, updates=40": "serve=None, updates=12"},
     "14_gradient_energy_matching": {
         "def pi_on_digits(p, epochs=3)": "def pi_on_digits(p, epochs=1)",
     },

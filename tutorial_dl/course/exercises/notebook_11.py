@@ -12,20 +12,20 @@ def answer(function) -> str:
         (1, 0.030, 0.010), (3, 0.030, 0.010), (4, 0.030, 0.010), (5, 0.030, 0.010),
         (12, 0.030, 0.010), (2, 0.0, 0.004), (3, 0.005, 0.020),
     ):  # fmt: skip
-        what = f"the answer with W = {workers}, c = {1e3 * c:g}, s = {1e3 * s:g} ms"
+        what = f"the answer with W = {workers}, t_c = {1e3 * c:g}, t_s = {1e3 * s:g} ms"
         found, right = call(function, workers, c, s), _answer(workers, c, s)
         saturated = "the master is saturated here: a worker has to wait for its turn"
         mistakes = {saturated: s} if right > s else {}
         mistakes |= {
             "seconds are asked for, yours are milliseconds": 1e3 * right,
             "no answer comes in a negative time: is the master free here?": workers * s - c,
-            "serving takes time, too: an answer takes at least s": max(0.0, workers * s - c),
+            "serving takes time, too: an answer takes at least t_s": max(0.0, workers * s - c),
             "the master is not saturated here; others do not ask at the same time": workers * s,
             "this is only the wait; serving itself is part of the answer": right - s,
             "computing is not part of the answer": right + c,
         }
         close(found, right, what, mistakes)
-    return "s while the master has idle time, W s - c when it is saturated"
+    return "t_s while the master has idle time, W t_s - t_c when it is saturated"
 
 
 def _answer(workers: int, compute: float, serve: float) -> float:
@@ -43,7 +43,7 @@ def plan(answer) -> str:
         "a weight in float32 has 4 bytes": 1 + ratio * 4,
         "a weight in float32 has 4 bytes, not 8": 1 + ratio / 2,
         "count the seconds in which a worker is served, too": ratio,
-        "c and s are the other way round": 1 + 1 / ratio,
+        "t_c and t_s are the other way round": 1 + 1 / ratio,
         "more workers than the master can serve gain nothing": WORKERS,
     }
     must_be(most, 1 + ratio, "the largest speed-up", mistakes)

@@ -1,6 +1,6 @@
 """Curve fitting and gradient descent in numpy, and formulas for what later methods will do.
 
-    bases.py            x -> design matrix: Polynomial, Chebyshev, Fourier, Bumps
+    bases.py            x -> design matrix: Polynomial
     least_squares.py    the mean squared error, its minimum, the fitted curve, its expected errors
     descent.py          full-batch, mini-batch and stochastic gradient descent
     theory.py           predictions for descent: stability, speed, noise floor, largest curvature
@@ -16,7 +16,7 @@ import lazy_loader
 _find, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "bases": ["Bumps", "Chebyshev", "Fourier", "Polynomial"],
+        "bases": ["Polynomial"],
         "descent": ["Descent", "descend"],
         "games": ["duel", "duel_factor", "duel_matrix"],
         "least_squares": [

@@ -141,7 +141,7 @@ def solve_qr(design: np.ndarray, targets: np.ndarray) -> np.ndarray:
         raise ValueError(
             f"the {k} columns depend on one another to within rounding (condition number"
             f" {largest / smallest if smallest else np.inf:.1g}): many parameters fit equally"
-            " well; take a smaller basis, more distinct x, or Chebyshev instead of Polynomial"
+            " well; take a smaller basis, or more distinct x"
         )
     return np.linalg.solve(R, Q.T @ targets)
 

@@ -6,19 +6,9 @@ import numpy as np
 from matplotlib.ticker import NullLocator
 
 from tutorial_dl import figure_style as style
-from tutorial_dl.figure_style import Lines, Numbers
 
 BATCH = "batch (samples)"
 FLOOR = 0.01  # %; 0% cannot be drawn on a logarithmic axis
-
-
-@style.one_panel(
-    "Twice the batch, half the variance", BATCH, "variance / square of the gradient",
-    log_x_base=2, log_y_digits=(1, 2, 5),
-)  # fmt: skip
-def gradient_noise(ax, batches: Sequence[int], predicted: Numbers, measured: Numbers):
-    """Mean squared distance of batch gradients over the square of the gradient, by batch, (k,)."""
-    style.predicted_measured(ax, batches, predicted, measured)
 
 
 @style.one_panel(
@@ -180,13 +170,3 @@ def share_statistics(
             ax.set(title=title, xlabel="samples per rank", ylabel=unit, ylim=(0, None))
             ax.legend(loc="lower right" if "small" in title else "upper right")
     return figure
-
-
-@style.one_panel(
-    "Moving statistics: the average over ranks beats any single rank",
-    "ranks (lines: predicted)", "distance of the moving mean / S", legend="lower left",
-    log_x_base=2, log_y_digits=(1, 2, 3, 5, 7),
-)  # fmt: skip
-def moving_statistics(ax, ranks: Numbers, predicted: Lines, measured: Lines):
-    """Distances (RMS) of moving means from the mean of all data, in units of its deviation S."""
-    style.predicted_measured_each(ax, ranks, predicted, measured)

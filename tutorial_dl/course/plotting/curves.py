@@ -8,7 +8,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course.foundations import Descent, LeastSquares
-from tutorial_dl.figure_style import Lines, Numbers
+from tutorial_dl.figure_style import Numbers
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -45,17 +45,6 @@ def fit_errors(
         ax.plot(sizes, measured, marker, color=colour, label=f"{label}, measured")
         ax.plot(sizes, line, color=colour, label=f"{label}, predicted")
     ax.axhline(noise**2, color=style.GREY, linestyle=":", label="noise variance")
-
-
-@style.one_panel(
-    "The normal equations lose twice as many digits",
-    "parameters k", "relative error of the parameters", yscale="log", legend="beside",
-)  # fmt: skip
-def solver_errors(ax, sizes: Sequence[int], measured: Lines, predicted: Lines):
-    """Relative errors |w - w_exact| / |w_exact|, (n,), by solver, and predictions in that order."""
-    for number, (solver, label) in enumerate(zip(measured, predicted, strict=False)):
-        ax.plot(sizes, measured[solver], label=solver, **style.marks(number))
-        ax.plot(sizes, predicted[label], color=style.colour(number), label=label)
 
 
 @style.one_panel(

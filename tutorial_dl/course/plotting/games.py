@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from tutorial_dl import figure_style as style
-from tutorial_dl.figure_style import Lines, Numbers
+from tutorial_dl.figure_style import Numbers
 
 
 @style.one_panel(
@@ -18,27 +18,6 @@ def duels(ax, paths: Mapping[str, np.ndarray]):
         ax.plot(*path[-1], style.MARKERS[number], color=style.colour(number))
     ax.plot(0, 0, "*", color=style.BLACK, markersize=13, label="equilibrium")
     ax.set_aspect("equal")
-
-
-@style.one_panel(
-    "The factor of a step", "learning rate η", "distance from the equilibrium, per step",
-    legend="beside",
-)  # fmt: skip
-def duel_factors(
-    ax, rates: Numbers, measured: Lines, predicted: Mapping[str, Callable[[float], float]]
-):
-    """By how much a step multiplies the distance from the equilibrium, against the learning rate.
-
-    `measured` is label -> factors at `rates`, (n,) each; `predicted` has functions of the rate, in
-    the same order.
-    """
-    grid = np.linspace(0, np.max(rates) * 1.05, 200)
-    pairs = zip(measured.items(), predicted.values(), strict=True)
-    for number, ((label, factors), function) in enumerate(pairs):
-        ax.plot(rates, factors, label=f"{label}, measured", **style.marks(number))
-        line = [function(rate) for rate in grid]
-        ax.plot(grid, line, color=style.colour(number), label=f"{label}, predicted")
-    ax.axhline(1, color=style.GREY, linestyle="--")
 
 
 def forger_film(
@@ -78,16 +57,6 @@ def forger_film(
                 yield
 
         return style.Film(figure, play())
-
-
-@style.one_panel(
-    "The weights oscillate, their average does not", "epoch", "distance of the distributions",
-    log_y_digits=(1, 2, 5), legend="beside",
-)  # fmt: skip
-def distances_by_epoch(ax, lines: Lines):
-    """Distance of generated samples from the data by epoch: legend entry -> (epochs,)."""
-    for number, (label, values) in enumerate(lines.items()):
-        ax.plot(np.arange(1, len(values) + 1), values, label=label, color=style.colour(number))
 
 
 def quality_at_equal_terms(

@@ -5,16 +5,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tutorial_dl import figure_style as style
-from tutorial_dl.figure_style import Lines
-
-
-@style.one_panel("How far a step moves each direction", "direction", "singular value")
-def singular_values(ax, values: Lines):
-    """Singular values, largest first, (k,), of steps of equal length, by name."""
-    for number, (name, its) in enumerate(values.items()):
-        ax.plot(np.arange(1, len(its) + 1), its, label=name, **style.line(number))
-    ax.set_yscale("log")
-    ax.set_ylim(bottom=1e-6)
 
 
 def mapped_circles(steps: Mapping[str, np.ndarray]) -> style.Figure:

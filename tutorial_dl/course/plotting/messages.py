@@ -93,7 +93,7 @@ def message_times(
             ax.set_xlabel("message (bytes)")
             ax.set_xscale("log", base=2)
             style.log_y(ax, leading=(1,))
-        time.set(ylabel="time (µs)", title="A message costs a latency plus its bytes")
+        time.set(ylabel="time (µs)", title="The time of a message")
         bandwidth.set(ylabel="bandwidth (GB/s)", title="Half the bandwidth at n½")
         words, where = f"n½ = {_bytes(half)}", ("data", "axes fraction")
         style.note(bandwidth, words, (half, 0), (5, 8), where, color=style.GREY)
@@ -209,27 +209,6 @@ def with_faults(
         )  # fmt: skip
     # On white, because a fault's line may be right behind it.
     ax.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none")
-
-
-@style.one_panel(
-    "No rank is slow, and all wait", "ranks", "time per step (ms)",
-    log_x_base=2, ylim=(0, None), legend="upper left",
-)  # fmt: skip
-def slowest_of(
-    ax, ranks: Sequence[int], predicted: Numbers, measured: Mapping[int, float], mean: float
-):
-    """The time of a step that ends when the last rank is done, by the number of ranks, (k,).
-
-    Times, in s, are `predicted`, (k,), `measured`, by ranks, and `mean`, that of a rank alone.
-    """
-    ax.plot(ranks, 1e3 * np.asarray(predicted), color=style.PREDICTED, label="predicted")
-    found = [1e3 * seconds for seconds in measured.values()]
-    ax.plot(list(measured), found, "o", color=style.MEASURED, markersize=7, label="measured")
-    ax.axhline(1e3 * mean, color=style.GREY, linestyle="--", linewidth=1.2)
-    style.note(
-        ax, "average time of one rank", (0.98, 1e3 * mean), (0, -4), ("axes fraction", "data"),
-        color=style.GREY, ha="right", va="top",
-    )  # fmt: skip
 
 
 def how_long(rows: Sequence[tuple[str, float, float]]) -> style.Figure:

@@ -1,11 +1,11 @@
 """Figures of neural networks as functions: their parts, how well they fit, how they learn."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from tutorial_dl import figure_style as style
-from tutorial_dl.figure_style import Lines, Numbers
+from tutorial_dl.figure_style import Lines
 
 
 @style.one_panel("Eight hinges, added up, follow the curve", "x", "y", legend="beside")
@@ -22,16 +22,6 @@ def hinges(ax, grid: np.ndarray, terms: np.ndarray, truth: np.ndarray):
     ax.plot(grid, terms.sum(axis=1), color=style.BLUE, label="their sum: the network")
     low, high = truth.min(), truth.max()
     ax.set_ylim(low - 0.6 * (high - low), high + 0.6 * (high - low))
-
-
-@style.one_panel(
-    "Twice the units, a quarter of the error", "hidden units", "largest error (unit of y)",
-    log_x_base=2, log_y_digits=(1,),
-)  # fmt: skip
-def unit_errors(ax, units: Sequence[int], measured: Numbers, predicted: Numbers):
-    """Largest errors of networks, in the unit of y, (n,), by number of hidden units, (n,)."""
-    labels = ("predicted, max |f''| h² / 8", "measured")
-    style.predicted_measured(ax, units, predicted, measured, labels)
 
 
 def gradient_check(

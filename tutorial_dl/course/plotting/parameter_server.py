@@ -87,7 +87,7 @@ def service(runs: Mapping[str, tuple[Sequence[Numbers], int]], until: float) -> 
 
 
 @style.one_panel(
-    "An exchange costs a latency, and a time per weight", "weights", "time per exchange (ms)",
+    "The time of an exchange", "weights", "time per exchange (ms)",
     xscale="log", log_y_digits=(1, 2, 5),
 )  # fmt: skip
 def exchange_times(ax, parameters: Sequence[int], measured: Sequence[Numbers], predicted: Callable):
@@ -156,14 +156,14 @@ def served(
 
     The layouts are as in `unseen`, with a rate in `unit`; NaN where one can't have so many workers.
     """
-    title = "One master saturates, a tree of masters scales further"
+    title = "What all workers get done, by the ranks that compute"
     figure = unseen(workers, predicted, measured, title=title)
     figure.axes[0].set(xlabel="ranks that compute", ylabel=unit)
     return figure
 
 
 @style.one_panel(
-    "The less often groups exchange, the less they know of each other",
+    "Updates that a gradient has not seen",
     "updates of a group from one relay to the next", "updates not seen",
     ylim=(0, None), width=7.6, legend="beside",
 )  # fmt: skip

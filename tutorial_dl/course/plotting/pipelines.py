@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from tutorial_dl import figure_style as style
-from tutorial_dl.figure_style import Lines, Numbers
 from tutorial_dl.model_parallel.checking import as_far_as_it_runs
 from tutorial_dl.model_parallel.schedule_figure import draw_schedule
 from tutorial_dl.model_parallel.schedules import Schedule, ScheduleError
@@ -64,19 +63,3 @@ def schedule_so_far(schedule: Schedule, error: ScheduleError | None = None) -> s
         last = max(last, begin + width + 0.2)
     ax.set_xlim(0, last)
     return figure
-
-
-@style.one_panel(
-    "Idle share of the ranks' time", "micro-batches, m", "bubble (lines: predicted)",
-    log_x_base=2, ylim=(0, None),
-)  # fmt: skip
-def bubbles(ax, batches: Numbers, predicted: Lines, measured: Lines | None = None):
-    """The bubble of schedules, name -> the share of time in which ranks are idle, (k,), by m, (k,).
-
-    `measured` is None if nothing has been measured yet.
-    """
-    if measured is None:
-        for number, (name, values) in enumerate(predicted.items()):
-            ax.plot(batches, values, **style.line(number), label=name)
-    else:
-        style.predicted_measured_each(ax, batches, predicted, measured)

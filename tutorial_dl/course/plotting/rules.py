@@ -48,17 +48,6 @@ def delay_map(
     ax.grid(visible=False)
 
 
-@style.one_panel(
-    "On the bound, x oscillates for ever", "updates (lines: predicted)", "x",
-    width=7.6, legend="beside",
-)  # fmt: skip
-def delayed_paths(ax, predicted: Lines, measured: Lines):
-    """Paths, name -> x after each update, (t,): predicted as lines, measured as markers."""
-    updates = len(next(iter(predicted.values())))
-    every = max(1, updates // 30)
-    style.predicted_measured_each(ax, range(updates), predicted, measured, every)
-
-
 @style.one_panel("On average, workers in random order act like momentum", "updates", "x", width=7.2)
 def random_order(ax, paths: np.ndarray, momentum: Numbers, alone: Numbers):
     """Paths of 30 runs with workers in random order, the mean of all, and its prediction.
@@ -74,16 +63,6 @@ def random_order(ax, paths: np.ndarray, momentum: Numbers, alone: Numbers):
     ax.plot(mean, "o", color=style.MEASURED, label=f"mean of {len(paths)} orders")
     reach = 1.5 * np.abs(momentum).max()  # single runs may go farther
     ax.set_ylim(-reach, reach)
-
-
-@style.one_panel(
-    "Momentum widens the bound only where gradients are fresh",
-    "momentum", "largest stable rate · curvature", log_y_digits=(1, 2, 5), legend="lower left",
-)  # fmt: skip
-def largest_rates(ax, momenta: Numbers, rates: Mapping[int, Numbers]):
-    """The largest stable rate by momentum, (k,): delay -> largest stable eta h, (k,)."""
-    for number, (delay, largest) in enumerate(rates.items()):
-        ax.plot(momenta, largest, label=f"delay {delay}", **style.line(number))
 
 
 @style.one_panel("How old gradients are", "staleness (updates)", "share of the updates")
@@ -160,27 +139,6 @@ def springs(
     return figure
 
 
-def _level(ax, y: float, words: str) -> None:
-    """Draw a thin grey line at `y`, with words above its right end."""
-    ax.axhline(y, color=style.GREY, linewidth=1)
-    look = {"ha": "right", "color": style.GREY, "size": 9}
-    style.note(ax, words, (1, y), (0, 3), ("axes fraction", "data"), **look)
-
-
-@style.one_panel(
-    "The center averages over workers, and over time",
-    "moving rate (lines: predicted)", "standard deviation of the center",
-    log_x_base=10, ylim=(0, None), legend="lower right",
-)  # fmt: skip
-def center_noise(
-    ax, moving_rates: Numbers, predicted: Lines, measured: Lines, levels: Mapping[str, float]
-):
-    """Standard deviation of the center by the moving rate, (k,); `levels` are horizontal lines."""
-    style.predicted_measured_each(ax, moving_rates, predicted, measured)
-    for name, level in levels.items():
-        _level(ax, level, name)
-
-
 def periods(
     every: Sequence[int], predicted: Numbers, measured: Numbers, losses: Lines
 ) -> style.Figure:
@@ -190,7 +148,7 @@ def periods(
     """
     with style.panels(1, 2, width=4.8, height=3.6) as (figure, ((left, right),)):
         style.predicted_measured(left, every, predicted, measured)
-        left.set(title="Traffic falls with the period", ylabel="megabytes per run")
+        left.set(title="Traffic by the period", ylabel="megabytes per run")
         style.log_y(left)
         for number, (name, values) in enumerate(losses.items()):
             right.plot(every, values, **style.marks(number) | {"linestyle": "-"}, label=name)
@@ -234,18 +192,6 @@ def commits(runs: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[int]]]) ->
     return figure
 
 
-@style.one_panel(
-    "How far all workers together move the weights per round",
-    "workers (lines: predicted)", "pace", log_x_base=2, legend="upper left",
-)  # fmt: skip
-def pace_by_workers(ax, workers: Sequence[int], predicted: Lines, measured: Lines):
-    """The pace on a slope by the number of workers, relative to one process with momentum."""
-    _level(ax, 1, "one process with momentum")
-    style.predicted_measured_each(ax, workers, predicted, measured)
-    ax.set_yscale("log", base=2)
-    ax.yaxis.set_major_formatter("{x:g}")
-
-
 def kept_pace(
     runs: Mapping[str, Mapping[int, Numbers]], single: Numbers, titles: Sequence[str]
 ) -> style.Figure:
@@ -281,37 +227,3 @@ def shares_of_pi(ax, workers: Sequence[int], nothing: Numbers, most: Numbers):
     looks = [{"color": colour, "hatch": hatch} for colour, hatch in looks]
     style.stacked(ax, range(len(workers)), parts, looks)
     style.rows(ax, [f"{p}" for p in workers])
-
-
-# Seldom talking --------------------------------------------------------------------------------
-
-
-@style.one_panel(
-    "Fewer exchanges, faster training", "steps between two exchanges, H", "times as fast",
-    log_x_base=10,
-)  # fmt: skip
-def times_as_fast(ax, periods: Numbers, faster: Numbers, limit: float):
-    """How many times as fast training is by the period H, (k,); `limit`: without any exchange."""
-    ax.plot(periods, faster, color=style.PREDICTED, label="computed")
-    _level(ax, limit, "without exchanges")
-    ax.set_ylim(0, 1.15 * limit)
-
-
-@style.one_panel("Where local SGD rests", "steps between two exchanges, H", "w", log_x_base=10)
-def resting_point(
-    ax, periods: Numbers, predicted: Numbers, measured: Numbers, best: float, mean: float
-):
-    """Where averaging rests by the period, (k,); the minimum of the mean loss, and the mean of the
-    workers' minima."""
-    style.predicted_measured(ax, periods, predicted, measured)
-    _level(ax, best, "minimum of the mean loss")
-    _level(ax, mean, "mean of the minima")
-
-
-@style.one_panel(
-    "Distance from the minimum", "rounds", "distance, flat direction", yscale="log"
-)  # fmt: skip
-def by_rounds(ax, paths: Lines):
-    """The distance from the minimum after each round, (rounds + 1,), by outer optimizer."""
-    for number, (name, far) in enumerate(paths.items()):
-        ax.plot(far, label=name, **style.line(number))

@@ -8,13 +8,6 @@ from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Numbers
 
 
-@style.one_panel("No gradient leads here: every point is a training", legend=None)
-def measured_once(ax, x: Numbers, y: Numbers, xlabel: str, ylabel: str):
-    """A figure of merit, shape (k,), by one hyper-parameter, (k,): one training each."""
-    ax.plot(x, y, "o-", color=style.MEASURED)
-    ax.set(xlabel=xlabel, ylabel=ylabel)
-
-
 def grid_and_random(
     sets: Mapping[str, np.ndarray], merit, names: tuple[str, str] = ("matters", "does not")
 ) -> style.Figure:
@@ -38,13 +31,6 @@ def grid_and_random(
             below.vlines(x, points[:, 1], 1.05, color=style.GREY, linewidth=0.7)
             below.set(xlim=(-0.05, 1.05), ylim=(-0.05, 1.05), xlabel=names[0], ylabel=names[1])
     return figure
-
-
-@style.one_panel("How likely a random search has hit", "trials", "chance")
-def chances(ax, trials: Sequence[int], predicted: Numbers, measured: Numbers):
-    """The chance, (k,), that one of so many random sets, (k,), is among the best."""
-    style.predicted_measured(ax, trials, predicted, measured, ("1 - (1 - q)^n", "searches"))
-    ax.set_ylim(0, 1.05)
 
 
 def process_steps(steps: Sequence[Mapping[str, Numbers]], xlabel: str, ylabel: str):

@@ -111,13 +111,3 @@ def _square(ax: Axes, row: int, column: int, colour: str, words: str = "") -> No
 def _arrow(ax: Axes, start: np.ndarray, end: np.ndarray) -> None:
     way = (end - start) / np.linalg.norm(end - start)
     style.arrow(ax, start + 0.36 * way, end - 0.36 * way, color=style.GREY, mutation_scale=14)
-
-
-@style.one_panel(
-    "The most memory for scores on one rank", "ranks, C", "KiB",
-    log_x_base=2, log_y_digits=(1, 2, 5),
-)  # fmt: skip
-def score_memory(ax, ranks: Numbers, predicted: Numbers, measured: Numbers) -> None:
-    """The most memory that attention takes on a rank, by the number of ranks; bytes, (k,) each."""
-    kib = [np.asarray(values) / 1024 for values in (predicted, measured)]
-    style.predicted_measured(ax, ranks, *kib)

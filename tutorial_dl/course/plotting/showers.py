@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.colors import LogNorm
 
 from tutorial_dl import figure_style as style
-from tutorial_dl.figure_style import Lines, Numbers
+from tutorial_dl.figure_style import Lines
 
 
 def shower_pictures(showers: Mapping[str, np.ndarray], least: float = 0.01) -> style.Figure:
@@ -30,15 +30,6 @@ def shower_pictures(showers: Mapping[str, np.ndarray], least: float = 0.01) -> s
         row[0].set_ylabel("x, in voxels")
         figure.colorbar(image, ax=row, label="GeV")
     return figure
-
-
-@style.one_panel(
-    "The maximum moves deeper with the logarithm of the energy", "energy of the electron, GeV",
-    "depth of the maximum, X0", log_x_base=10, legend="upper left",
-)  # fmt: skip
-def shower_depths(ax, energies: Numbers, predicted: Numbers, measured: Numbers):
-    """Depth of the shower maximum against energy (n,): a line and markers."""
-    style.predicted_measured(ax, energies, predicted, measured)
 
 
 @style.one_panel("Energy in each layer", "layer", "mean energy per shower, GeV", legend="beside")

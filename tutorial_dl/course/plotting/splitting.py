@@ -3,7 +3,6 @@
 from matplotlib.axes import Axes
 
 from tutorial_dl import figure_style as style
-from tutorial_dl.figure_style import Lines, Numbers
 
 WHOLE = "#DDDDDD"  # on all ranks alike
 SAMPLES, INPUTS, HIDDEN, OUTPUTS = 1.2, 2.2, 2.4, 1.8  # lengths of the sides of matrices
@@ -88,16 +87,3 @@ def cut_products(ranks: int = 3) -> style.Figure:
             ax.set(xlim=(0, row.x), ylim=(-1.2, 1.2))
         style.patch_legend(figure, of_ranks(ranks) | {"all ranks": {"facecolor": WHOLE}})
     return figure
-
-
-@style.one_panel(
-    "What the ranks reduce in one step", "samples per batch", "bytes (lines: predicted)",
-    log_x_base=2,
-)  # fmt: skip
-def travelled(ax, samples: Numbers, predicted: Lines, measured: Lines):
-    """Bytes, (k,), that ranks give to allreduces in a step, by the size of the batch, (k,)."""
-    style.predicted_measured_each(ax, samples, predicted, measured)
-    ax.set_yscale("log", base=2)
-    low, high = ax.get_ylim()
-    ticks = [2**k for k in range(0, 40, 2) if low <= 2**k <= high]
-    ax.set_yticks(ticks, [f"{n // 1024} KiB" if n >= 1024 else f"{n} B" for n in ticks])

@@ -179,19 +179,6 @@ def step_parts(
 
 
 @style.one_panel(
-    "A mean of means is wrong unless the shares are equal",
-    "samples on rank 0", "error / length of the gradient", log_x_base=2, legend="upper left",
-)  # fmt: skip
-def mean_of_means(ax, samples: Numbers, predicted: Numbers, measured: Numbers):
-    """Error of a mean of means, |mean - gradient| / |gradient|, by the samples of rank 0, (k,)."""
-    labels = ("predicted", "measured, weighted equally")
-    style.predicted_measured(ax, samples, predicted, measured, labels)
-    zero = np.zeros(len(samples))
-    ax.plot(samples, zero, color=style.GREEN, label="weighted by samples: zero")
-    ax.invert_xaxis()
-
-
-@style.one_panel(
     "Weighted by samples, the ranks follow one process to the last digit",
     "step", "largest difference of a weight", yscale="log",
 )  # fmt: skip

@@ -68,11 +68,12 @@ speed_up(rows, 4)
 
 # %% The files that the figures are in
 # shows: allreduce, batches, curves, dimensions, elsewhere, games, kernels, matrices, messages
-# shows: networks, parameter_server, pipelines, rules, search, sharding, showers, splitting
+# shows: networks, parameter_server, pipelines, predictions, rules, search, sharding, showers
+# shows: splitting
 # shows: training
 from tutorial_dl.course import plotting
 
 for file, figures in plotting.FIGURES.items():
     print(f"{file}: {', '.join(figures[:3])}")
 # allreduce, batches, curves, dimensions, elsewhere, games, kernels, matrices, messages, networks,
-# parameter_server, pipelines, rules, search, sharding, showers, splitting, training
+# parameter_server, pipelines, predictions, rules, search, sharding, showers, splitting, training

@@ -9,19 +9,13 @@ from drawn import heights, line
 from tutorial_dl.course import foundations
 from tutorial_dl.course import plotting as p
 
-EXCHANGED = {1: 0.011}
 TWO = {"one": [1.0, 2.0, 2.0], "two": [np.nan, 2.0, 4.0]}
-SOLVERS = {"QR": [3.0, 2, 1]}, {"theory": [4.0, 3, 5]}
 GROUPS = {"groups": [4, 7, 19], "one": [3, 3, 3]}
 PATHS = np.array([[1.0, 0.0, 4.0], [1.0, 2.0, 0.0]])
 ROUNDS = {"downpour": {1: [1, 0.5], 4: [1, 9]}, "energy matching": {1: [1, 0.6], 4: [1, 0.4]}}
 DUEL = foundations.duel((0.5, 0.0), 0.4, 5)
 
 LINES = {  # figure: what it is called with, and the lines (panel, legend entry, x and y or y alone)
-    "gradient_noise": (
-        ([32, 64], [0.4, 0.2], [0.5, 0.1]),
-        [(0, "predicted", [[32, 64], [0.4, 0.2]]), (0, "measured", [[32, 64], [0.5, 0.1]])],
-    ),
     "fit_errors": (
         ([1, 2], [3, 2], [4, 3], ([1, 1], [5, 5]), 0.5),
         [
@@ -29,13 +23,7 @@ LINES = {  # figure: what it is called with, and the lines (panel, legend entry,
             (0, "held out, predicted", [5, 5]), (0, "noise variance", [0.25, 0.25]),
         ],
     ),
-    "solver_errors": (([1, 2, 3], *SOLVERS), [(0, "QR", [3, 2, 1]), (0, "theory", [4, 3, 5])]),
     "duels": (({"one": DUEL},), [(0, "one", DUEL.T)]),
-    "duel_factors": (
-        ([0.1, 0.2], {"a": [1, 1.1]}, {"a": lambda rate: 1 + rate}),
-        [(0, "a, measured", [[0.1, 0.2], [1, 1.1]])],
-    ),
-    "distances_by_epoch": (({"weights": [1.0, 0.5]},), [(0, "weights", [[1, 2], [1.0, 0.5]])]),
     "quality_at_equal_terms": (
         ({"a": ([0.5, 1.0], [1.0, 0.3])}, 0.2), [(0, "a", [[1, 2], [1.0, 0.3]])],
     ),
@@ -51,10 +39,6 @@ LINES = {  # figure: what it is called with, and the lines (panel, legend entry,
         ([1, 4, 16], GROUPS, {"groups": {4: 7.1}}),
         [(0, "groups, predicted", [[1, 4, 16], [4, 7, 19]]), (0, "groups, measured", [[4], [7.1]])],
     ),
-    "delayed_paths": (
-        ({"below": np.arange(2.0), "above": -np.arange(2.0)}, {"above": [1, 0], "below": [1, 2]}),
-        [(0, "below", [1, 2]), (0, "above", [1, 0])],
-    ),
     "random_order": (
         (PATHS, np.array([1, 0.5, 0.1]), np.array([1, 0.9, 0.8])),
         [
@@ -62,26 +46,20 @@ LINES = {  # figure: what it is called with, and the lines (panel, legend entry,
             (0, "one process, no momentum", [1, 0.9, 0.8]),
         ],
     ),
-    "largest_rates": (
-        ([0, 0.5], {0: [2.0, 3.0], 1: [1.0, 0.5]}),
-        [(0, "delay 0", [[0, 0.5], [2, 3]]), (0, "delay 1", [1, 0.5])],
-    ),
     "periods": (
         ([1, 4], [8, 2], [8, 3], {"5 epochs": [0.1, 0.2]}),
         [(0, "predicted", [8, 2]), (0, "measured", [8, 3]), (1, "5 epochs", [0.1, 0.2])],
-    ),
-    "pace_by_workers": (
-        ([1, 4], {"κ = 1": [0.5, 0.8]}, {"κ = 1": [0.6, 0.7]}), [(0, "κ = 1", [0.6, 0.7])],
     ),
     "kept_pace": (
         (ROUNDS, np.array([1, 0.5]), ["too many", "any"]),
         [(0, "4 workers", [1, 9]), (1, "1 worker", [1, 0.6]), (1, "one process", [1, 0.5])],
     ),
-    "mean_of_means": (
-        ([4, 2, 1], [0.0, 0.5, 1.0], [0.1, 0.4, 1.1]),
-        [(0, "predicted", [0, 0.5, 1]), (0, "measured, weighted equally", [0.1, 0.4, 1.1])],
-    ),
 }  # fmt: skip
+
+
+def compared(*lines, **options):
+    """The figure over x = 1 and 2."""
+    return p.compared([1, 2], *lines, title="t", xlabel="x", ylabel="y", **options)
 
 
 @pytest.mark.parametrize("name", LINES)
@@ -96,19 +74,16 @@ def test_lines_with_names(name):
 @pytest.mark.parametrize(
     ("figure", "expected"),
     [
-        (lambda: p.chances([1, 2], np.array([0.1, 0.2]), [0.11, 0.19]),
-         [[0.1, 0.2], [0.11, 0.19]]),
         (lambda: p.regrets({"a": ([1, 2], [0.5, 0.0])}, "seconds"), [[0.5, 1e-9]]),
-        (lambda: p.measured_once(np.arange(3), np.arange(3) ** 2, "x", "y"), [[0, 1, 4]]),
-        (lambda: p.score_memory([1, 2], [4096, 1024], [5120, 1536]), [[4, 1], [5, 1.5]]),
-        (lambda: p.shower_depths([10, 100], [5, 7], [5.1, 6.9]), [[5, 7], [5.1, 6.9]]),
-        (lambda: p.slowest_of([1, 2], [0.01, 0.02], EXCHANGED, 0.01), [[10, 20], [11], [10, 10]]),
-        (lambda: p.bubbles([2, 4], {"GPipe": [0.3, 0.2], "ZB-H1": [0.1, 0.05]}),
-         [[0.3, 0.2], [0.1, 0.05]]),
-        (lambda: p.bubbles([2, 4], {"GPipe": [0.3, 0.2]}, {"GPipe": [0.35, 0.21]}),
-         [[0.3, 0.2], [0.35, 0.21]]),
-        (lambda: p.travelled([4, 16], {"a": [1024, 4096]}, {"a": [8000, 8192]}),
-         [[1024, 4096], [8000, 8192]]),
+        (lambda: compared([0.1, 0.2], [0.11, 0.19]), [[0.1, 0.2], [0.11, 0.19]]),
+        (lambda: compared([0.1, 0.2], {2: 0.19}, levels={"one": 3}), [[0.1, 0.2], [0.19], [3, 3]]),
+        (lambda: compared({"a": [1, 2], "b": [3, 4]}), [[1, 2], [3, 4]]),
+        (lambda: compared({"a": [1, 2], "b": [3, 4]}, {"b": [5, 6], "a": [7, 8]}),
+         [[1, 2], [7, 8], [3, 4], [5, 6]]),
+        # Of a guess, what is still to be guessed is left out.
+        (lambda: compared([1, 2], None, [..., 3.0]), [[1, 2], [3]]),
+        (lambda: compared([1, 2], None, {2: 4.0, 1: ...}), [[1, 2], [4]]),
+        (lambda: compared([1, 2], None, {1: ..., 2: None}), [[1, 2]]),
     ],
 )  # fmt: skip
 def test_lines_in_their_order(figure, expected):

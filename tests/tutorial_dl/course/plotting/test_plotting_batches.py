@@ -106,20 +106,3 @@ def test_statistics_of_shares_are_predicted_lines_and_measured_markers():
         assert ax.get_ylim()[0] == 0 and ax.get_ylim()[1] > max(*prediction, *found)
     with pytest.raises(ValueError):
         plotting.share_statistics(sizes, predicted, measured[:2])
-
-
-def test_moving_statistics_have_a_line_and_points_of_one_colour():
-    predicted = {"one rank's": [0.08, 0.08, 0.08], "average": [0.08, 0.04, 0.015]}
-    measured = {"average": [0.07, 0.05, 0.02], "one rank's": [0.09, 0.08, 0.07]}
-    (ax,) = plotting.moving_statistics([1, 4, 16], predicted, measured).axes
-    lines = ax.get_lines()
-    assert len(lines) == 4
-    for label in predicted:
-        (points,) = [drawn for drawn in lines if drawn.get_label() == label]
-        assert list(points.get_ydata()) == measured[label] and points.get_linestyle() == "None"
-        (line,) = [d for d in lines if d.get_color() == points.get_color() and d is not points]
-        assert list(line.get_ydata()) == predicted[label] and line.get_linestyle() != "None"
-    ax.figure.canvas.draw()
-    assert {"0.02", "0.05"} <= {text.get_text() for text in ax.get_yticklabels()}
-    with pytest.raises(ValueError, match=r"the same names; got .* and"):
-        plotting.moving_statistics([1, 4, 16], predicted, {"average": [1, 2, 3]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from drawn import heights, row_names, texts
+from drawn import row_names, texts
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.container import BarContainer
 
@@ -101,13 +101,6 @@ def test_what_a_rank_needs_has_its_colour(ranks):
     x, *slices = by_columns.patches
     assert sum(patch.get_width() for patch in slices[:ranks]) > x.get_width()
     assert {patch.get_height() for patch in slices[:ranks]} == {x.get_width()}
-
-
-def test_bytes_that_travel():
-    lines = {"layers": [1024, 4096], "batch": [8192, 8192]}
-    ax = plotting.travelled([4, 16], lines, {"layers": [1024, 4096], "batch": [8000, 8192]}).axes[0]
-    assert heights(ax)[3] == [8000, 8192]
-    assert "4 KiB" in row_names(ax)
 
 
 def test_schedules_have_one_scale_and_one_legend():

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from drawn import column_names, legend, points, row_names
+from drawn import legend, points, row_names
 
-from tutorial_dl import figure_style as style
 from tutorial_dl.course import plotting
 
 # Staleness -------------------------------------------------------------------------------------
@@ -63,21 +62,6 @@ def test_springs_have_a_path_a_worker_and_end_where_they_do():
     assert legend(tied) == [
         "worker 0", "worker 1", "center", "predicted", "minimum of its data",
     ]  # fmt: skip
-
-
-def test_noise_is_lines_markers_and_levels():
-    betas = np.array([0.1, 0.9])
-    figure = plotting.center_noise(
-        betas, {"2 workers": [0.1, 0.2]}, {"2 workers": [0.11, 0.19]}, {"one process": 0.3}
-    )
-    (ax,) = figure.axes
-    assert points(ax, "2 workers") == [[0.1, 0.9], [0.11, 0.19]]
-    grey = [of.get_color() == style.GREY for of in ax.get_lines()]
-    (level,) = [of for of, level in zip(ax.get_lines(), grey, strict=True) if level]
-    assert set(level.get_ydata()) == {0.3} and ax.texts[0].get_text() == "one process"
-    plain = [of for of, level in zip(ax.get_lines(), grey, strict=True) if not level]
-    assert [0.1, 0.2] in [list(of.get_ydata()) for of in plain if of.get_linestyle() == "-"]
-    assert column_names(ax) == ["0.1", "0.9"]
 
 
 # Energy matching -------------------------------------------------------------------------------
