@@ -172,6 +172,25 @@ class SynchronousConfig(StrategyConfig):
             )
 
 
+@dataclass(frozen=True)
+class LocalConfig(StrategyConfig):
+    """What strategies have whose ranks make several steps of their own between exchanges."""
+
+    inner_steps: int = option(
+        "Steps that a rank makes on its own between two exchanges.", 50, least=1, metavar="STEPS")
+    outer_rate: float = option(
+        "Learning rate by which the common weights follow the ranks' own.", 0.7, above=0.0)
+
+
+@dataclass(frozen=True)
+class LocalStepsConfig(LocalConfig):
+    takes = ("layout",)
+    strategy: str = "local_steps"
+    outer_optimizer: str = option(
+        "Optimizer of the common weights.", "nesterov", choices=OPTIMIZER_NAMES)
+    compression: str | None = option("As for synchronous.", choices=COMPRESSION_NAMES)
+
+
 class WithMaster(StrategyConfig):
     takes = ("layout", "upward")
 
@@ -234,7 +253,7 @@ STRATEGY_OPTIONS = {  # by name, each with its defaults
     rule.strategy: rule
     for rule in (StrategyConfig("serial"), SynchronousConfig(), DownpourConfig(),
                  ElasticAveragingConfig(), GradientEnergyMatchingConfig(),
-                 StrategyConfig("hogwild"))
+                 StrategyConfig("hogwild"), LocalStepsConfig())
 }
 STRATEGIES = tuple(STRATEGY_OPTIONS)
 WITH_MASTER = tuple(name for name, rule in STRATEGY_OPTIONS.items() if isinstance(rule, WithMaster))

@@ -31,19 +31,19 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-    "numba_kernels": 13280,
+    "numba_kernels": 13420,
     "course": 7570,
     "model_parallel": 5830,
     "cluster": 5645,
     "replica": 6200,
     "tuning": 4080,
-    "runtime": 3600,
+    "runtime": 3620,
     "data": 3330,
-    "training": 3220,
+    "training": 3230,
     "interop horovod layers": 2940,
-    "cli config options": 3405,
-    "strategies": 1750,
-    "layout": 1100,
+    "cli config options": 3455,
+    "strategies": 2280,
+    "layout": 1105,
     "models checkpoint quality (files)": 2590,
 }
 
