@@ -208,6 +208,10 @@ class DownpourConfig(Exchanging):
     staleness_aware: bool = option(
         "Divide the learning rate of an update by 1 + its staleness.", False)
     lower_momentum: bool = option("Reduce momentum by the implicit momentum of asynchrony.", False)
+    discard: int | None = option(
+        "Discard gradients of staleness R or more.", least=1, metavar="R")
+    delay_compensation: float | None = option(
+        "Correct stale gradients to first order, by so much.", above=0.0, metavar="LAMBDA")
 
 
 @dataclass(frozen=True)

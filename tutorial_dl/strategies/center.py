@@ -19,6 +19,7 @@ class Center:
 
     def pull(self, worker: int, answer: np.ndarray) -> None:
         answer[:] = self.weights
+        self.rule.handed(worker, self.weights)
         if self.rule.pulls_in_step and worker in self._seen:
             self._looked[worker] = self.version  # its gradient comes from older weights
         else:
@@ -26,11 +27,14 @@ class Center:
 
     def push(self, worker: int, sent, answer, relayed: bool = False) -> int:
         """Apply one update and return its staleness. `relayed`: it comes from a sub-master."""
+        self.rule.worker = worker
         staleness = self.rule.staleness = self.version - self._seen.get(worker, 0)
-        (self.rule.serve_relay if relayed else self.rule.serve)(self.weights, sent, answer)
+        serve = self.rule.serve_relay if relayed else self.rule.serve
+        discarded = serve(self.weights, sent, answer) is False
         self._keep_constraints([] if answer is None else [answer])
-        self.version += 1
+        self.version += not discarded
         if answer is not None:
+            self.rule.handed(worker, answer)
             self._seen[worker] = self.version
         elif worker in self._looked:
             # + 1: its weights include its own update

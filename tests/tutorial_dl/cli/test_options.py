@@ -49,7 +49,7 @@ OTHERS = {
     "labels": "y", "validation": "0.3", "cache": "local", "ranks": 2,
     "masters": 2, "workers": 3, "devices": 4, "every": 5, "synchronous": True,
     "staleness_aware": True, "lower_momentum": True, "momentum": 0.0, "moving_rate": 0.5,
-    "inner_steps": 7, "outer_rate": 0.5,
+    "discard": 3, "delay_compensation": 0.5, "inner_steps": 7, "outer_rate": 0.5,
     "outer_optimizer": "adam",
     "kappa": 2.0, "upward": "6", "sync_batch_norm": True, "class_weight": "0=2", "log": "l.csv",
     "pipeline": 2, "micro_batches": 6, "pipeline_schedule": "zb_h1", "chunks": 2, "cut_at": "a,b",

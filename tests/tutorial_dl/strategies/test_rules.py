@@ -218,6 +218,45 @@ def test_asynchronous_downpour_with_an_optimizer_of_the_master():
     np.testing.assert_allclose(run.center, x, atol=1e-12)
 
 
+def test_ringmaster():
+    """arXiv 2501.16168: a gradient of delay R or more is ignored, and is no update.
+
+    Its worker goes on from the present weights. Worker 0 is slow, so its gradients are old.
+    """
+    eta, order = 0.3, [1, 2, 1, 0, 2, 1, 2, 1, 2, 1, 0, 1, 0, 0, 2]
+    for bound in (1, 2, 3, 100):
+        x, k, points, ages = X0.copy(), 0, [(X0.copy(), 0)] * 3, []
+        run = scripted(Downpour(discard=bound), 3, SGD(eta))
+        for i in order:
+            own, began = points[i]
+            ages.append(k - began)
+            if ages[-1] < bound:
+                x, k = x - eta * gradient(i)(own), k + 1
+            points[i] = x.copy(), k
+            run.turn(i)
+            np.testing.assert_allclose(run.center, x, atol=1e-12)
+            np.testing.assert_allclose(run.worker(i), x, atol=1e-12)
+        assert run.staleness == ages and run.master.version == k
+        assert (k < len(order)) == (bound < 100)
+
+
+def test_delay_compensation():
+    """Algorithm 2 of arXiv 1609.08326, DC-ASGD-c: w <- w - eta (g + lambda g g (w - w_bak))."""
+    eta, factor = 0.05, 0.6
+    w, backup = X0.copy(), [X0.copy()] * 3
+    run = scripted(Downpour(delay_compensation=factor), 3, SGD(eta))
+    for i in order_of(3, 60):
+        g = gradient(i)(backup[i])
+        w = w - eta * (g + factor * g * g * (w - backup[i]))
+        backup[i] = w.copy()
+        run.turn(i)
+        np.testing.assert_allclose(run.center, w, atol=1e-12)
+    # On x^4/4, whose gradient is x^3, the gradient at 2 is made one at 1.9, to first order.
+    run = Scripted(Downpour(delay_compensation=0.1875), lambda x: x**3, [2.0], 2, SGD(0.0125))
+    run.turns([0, 1])  # 2 -> 1.9; then with 8 - .1875 64 .1 = 6.8, which is 8 - 3 x^2 .1
+    assert run.center[0] == pytest.approx(1.9 - 0.0125 * 6.8, abs=1e-12)
+
+
 # Stability
 
 
@@ -268,6 +307,8 @@ DIFFERENT = [
     (Downpour(), Downpour(every=2)),
     (Downpour(), Downpour(staleness_aware=True)),
     (Downpour(), Downpour(lower_momentum=True)),
+    (Downpour(), Downpour(discard=1)),
+    (Downpour(), Downpour(delay_compensation=0.5)),
     (ElasticAveraging(), ElasticAveraging(moving_rate=0.5)),
     (ElasticAveraging(), ElasticAveraging(every=2)),
     (ElasticAveraging(), ElasticAveraging(momentum=0.5)),
@@ -297,6 +338,11 @@ IMPOSSIBLE = [
     (lambda: Downpour(every=0), "every must be at least 1, got 0"),
     (lambda: Downpour(synchronous=True, staleness_aware=True), "nothing is stale"),
     (lambda: Downpour(synchronous=True, lower_momentum=True), "nothing is stale"),
+    (lambda: Downpour(synchronous=True, discard=2), "discard excludes .* nothing is stale"),
+    (lambda: Downpour(synchronous=True, delay_compensation=2), "delay_comp.* nothing is stale"),
+    (lambda: Downpour(discard=0), "discard must be at least 1, got 0"),
+    (lambda: Downpour(delay_compensation=0), "delay_compensation must be above 0, got 0"),
+    (lambda: Downpour(2, delay_compensation=1), "delay_compensation needs every=1, got 2"),
     (lambda: Downpour(upward=0), "upward must be at least 1, or 'auto', got 0"),
     (lambda: Downpour(upward="often"), "upward must be .*, got 'often'"),
     (lambda: ElasticAveraging(moving_rate=0), "moving_rate must be above 0 and below 2, got 0"),
