@@ -231,6 +231,19 @@ class GradientEnergyMatchingConfig(WithMaster):
 
 
 @dataclass(frozen=True)
+class DilocoAsyncConfig(LocalConfig, WithMaster):
+    strategy: str = "diloco_async"
+    outer_momentum: float = option(
+        "Momentum of the common weights.", 0.9, least=0.0, below=1.0)
+    quorum: int | None = option(
+        "Workers that make a round; default: no rounds, each worker is served at once.", least=1,
+        metavar="WORKERS")
+    grace: float = option(
+        "Seconds that a round waits for others once it has its quorum.", 1.0, least=0.0,
+        metavar="SECONDS")
+
+
+@dataclass(frozen=True)
 class GanConfig:
     """Options of a GAN; None: what the model has chosen (replica/gan.py, Rules)."""
 
@@ -257,7 +270,8 @@ STRATEGY_OPTIONS = {  # by name, each with its defaults
     rule.strategy: rule
     for rule in (StrategyConfig("serial"), SynchronousConfig(), DownpourConfig(),
                  ElasticAveragingConfig(), GradientEnergyMatchingConfig(),
-                 StrategyConfig("hogwild"), LocalStepsConfig())
+                 StrategyConfig("hogwild"), LocalStepsConfig(),
+                 DilocoAsyncConfig())
 }
 STRATEGIES = tuple(STRATEGY_OPTIONS)
 WITH_MASTER = tuple(name for name, rule in STRATEGY_OPTIONS.items() if isinstance(rule, WithMaster))

@@ -41,13 +41,17 @@ class Center:
             self._seen[worker] = self._looked.pop(worker) + 1
         return staleness
 
-    def push_all(self, workers, sent, answers, weights, relayed: bool = False) -> None:
-        """Apply one update with all workers' vectors, in the workers' order; nothing is stale."""
+    def push_all(self, workers, sent, answers, weights, relayed: bool = False) -> list[int]:
+        """Apply one update with all workers' vectors, in the workers' order; returns the staleness
+        of each, which is 0 if all workers take part.
+        """
+        ages = [self.version - self._seen.get(worker, 0) for worker in workers]
         serve = self.rule.serve_all_relays if relayed else self.rule.serve_all
         serve(self.weights, sent, answers, weights)
         self._keep_constraints(answers)
         self.version += 1
         self._seen.update(dict.fromkeys(workers, self.version))
+        return ages
 
     def _keep_constraints(self, answers) -> None:
         if self.constrain is not None:

@@ -51,6 +51,8 @@ class Rule(Strategy):
             updates since that got its weights
     """
 
+    quorum: int | None = None  # workers that make a round; None: all, or there are no rounds
+    grace = 0.0  # seconds that a round waits for others once it has its quorum
     pulls_in_step = False  # a step pulls weights after the gradient is computed, before the push
     # The replica's vectors that are sent to the master, and received from it, without a copy:
     sends: str | None = None  # "gradient" or "parameters"

@@ -16,6 +16,7 @@ from tutorial_dl import optimizers, strategies
 from tutorial_dl.config import check_strategy
 from tutorial_dl.layout import Layout
 from tutorial_dl.strategies import (
+    DilocoAsync,
     Downpour,
     ElasticAveraging,
     GradientEnergyMatching,
@@ -257,6 +258,46 @@ def test_delay_compensation():
     assert run.center[0] == pytest.approx(1.9 - 0.0125 * 6.8, abs=1e-12)
 
 
+def test_delayed_nesterov():
+    """The pseudo-code of arXiv 2401.09135 with c = 0: momentum at each N-th update only."""
+    steps, eta, epsilon, beta, n = 3, 0.05, 0.7, 0.9, 3
+    theta, m, delta, t = X0.copy(), np.zeros(5), np.zeros(5), 0
+    pulled, own, clock = [X0.copy()] * n, [X0.copy()] * n, [0] * n
+    run = scripted(DilocoAsync(steps, epsilon, beta), n, SGD(eta))
+    for i in order_of(n, 120):
+        own[i], clock[i] = own[i] - eta * gradient(i)(own[i]), clock[i] + 1
+        if clock[i] % steps == 0:
+            g = pulled[i] - own[i]
+            delta = delta + g
+            if (t + 1) % n == 0:
+                m = beta * m + delta / n
+                theta, delta = theta - epsilon * (beta * m + g / n), np.zeros(5)
+            else:
+                theta = theta - epsilon * g / n
+            t += 1
+            pulled[i] = own[i] = theta
+        run.turn(i)
+        np.testing.assert_allclose(run.center, theta, atol=1e-12)
+        np.testing.assert_allclose(run.worker(i), own[i], atol=1e-12)
+    assert t > 30
+
+
+def test_a_round_of_a_quorum():
+    """Algorithm 1 of arXiv 2311.08105, each difference with its share of the samples."""
+    rule, center, b = DilocoAsync(1, 0.7, 0.9, quorum=1), X0.copy(), np.zeros(5)
+    expected = X0.copy()
+    rule.begin_master(center)
+    generator = np.random.default_rng(2)
+    for weights in ([0.5, 0.25, 0.25], [1.0], [0.9, 0.1], [0.0, 1.0]):
+        sent = list(generator.normal(size=(len(weights), 5)))
+        answers = [np.empty(5) for _ in sent]
+        d = sum(weight * one for weight, one in zip(weights, sent, strict=True))
+        b = 0.9 * b + d
+        expected = expected - 0.7 * (d + 0.9 * b)  # torch.optim.SGD(nesterov=True)
+        rule.serve_all(center, sent, answers, weights)
+        np.testing.assert_allclose([center, *answers], [expected] * (1 + len(sent)), atol=1e-12)
+
+
 # Stability
 
 
@@ -309,6 +350,9 @@ DIFFERENT = [
     (Downpour(), Downpour(lower_momentum=True)),
     (Downpour(), Downpour(discard=1)),
     (Downpour(), Downpour(delay_compensation=0.5)),
+    (DilocoAsync(1), DilocoAsync(2)),
+    (DilocoAsync(1), DilocoAsync(1, outer_rate=0.5)),
+    (DilocoAsync(1), DilocoAsync(1, outer_momentum=0.5)),
     (ElasticAveraging(), ElasticAveraging(moving_rate=0.5)),
     (ElasticAveraging(), ElasticAveraging(every=2)),
     (ElasticAveraging(), ElasticAveraging(momentum=0.5)),
@@ -343,6 +387,13 @@ IMPOSSIBLE = [
     (lambda: Downpour(discard=0), "discard must be at least 1, got 0"),
     (lambda: Downpour(delay_compensation=0), "delay_compensation must be above 0, got 0"),
     (lambda: Downpour(2, delay_compensation=1), "delay_compensation needs every=1, got 2"),
+    (lambda: DilocoAsync(0), "inner_steps must be at least 1, got 0"),
+    (lambda: DilocoAsync(quorum=0), "quorum must be at least 1, got 0"),
+    (lambda: DilocoAsync(grace=-1), "grace must be at least 0, got -1"),
+    (lambda: DilocoAsync(outer_momentum=1), "outer_momentum must be at least 0 and below 1"),
+    (lambda: DilocoAsync(synchronous=True), "no synchronous form: use strategy 'local_steps'"),
+    (lambda: DilocoAsync(quorum=3).check_layout(Layout(workers=2)), "quorum 3 of 2 workers never"),
+    (lambda: DilocoAsync(quorum=1).check_layout(Layout(masters=2)), "needs one master, got 2"),
     (lambda: Downpour(upward=0), "upward must be at least 1, or 'auto', got 0"),
     (lambda: Downpour(upward="often"), "upward must be .*, got 'often'"),
     (lambda: ElasticAveraging(moving_rate=0), "moving_rate must be above 0 and below 2, got 0"),
@@ -414,8 +465,10 @@ def test_a_rule_of_ones_own():
 ALONE = """
 import sys
 from tutorial_dl.layout import Layout
-from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching, Scripted
-for rule in (Downpour(), ElasticAveraging(), GradientEnergyMatching()):
+from tutorial_dl.strategies import (
+    DilocoAsync, Downpour, ElasticAveraging, GradientEnergyMatching, Scripted
+)
+for rule in (Downpour(), ElasticAveraging(), GradientEnergyMatching(), DilocoAsync()):
     Scripted(rule, lambda x: x, [1.0], 2, "sgd").turns([0, 1])
 assert "mpi4py.MPI" not in sys.modules
 """
