@@ -191,6 +191,14 @@ class LocalStepsConfig(LocalConfig):
     compression: str | None = option("As for synchronous.", choices=COMPRESSION_NAMES)
 
 
+@dataclass(frozen=True)
+class GossipConfig(LocalConfig):
+    takes = ("layout",)
+    strategy: str = "gossip"
+    peer_momentum: float = option(
+        "Momentum by which weights follow the mean of a pair.", 0.3, least=0.0, below=1.0)
+
+
 class WithMaster(StrategyConfig):
     takes = ("layout", "upward")
 
@@ -271,7 +279,7 @@ STRATEGY_OPTIONS = {  # by name, each with its defaults
     for rule in (StrategyConfig("serial"), SynchronousConfig(), DownpourConfig(),
                  ElasticAveragingConfig(), GradientEnergyMatchingConfig(),
                  StrategyConfig("hogwild"), LocalStepsConfig(),
-                 DilocoAsyncConfig())
+                 GossipConfig(), DilocoAsyncConfig())
 }
 STRATEGIES = tuple(STRATEGY_OPTIONS)
 WITH_MASTER = tuple(name for name, rule in STRATEGY_OPTIONS.items() if isinstance(rule, WithMaster))

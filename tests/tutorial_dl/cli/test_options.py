@@ -50,7 +50,7 @@ OTHERS = {
     "masters": 2, "workers": 3, "devices": 4, "every": 5, "synchronous": True,
     "staleness_aware": True, "lower_momentum": True, "momentum": 0.0, "moving_rate": 0.5,
     "discard": 3, "delay_compensation": 0.5, "inner_steps": 7, "outer_rate": 0.5,
-    "outer_optimizer": "adam", "outer_momentum": 0.8, "quorum": 2,
+    "outer_optimizer": "adam", "peer_momentum": 0.25, "outer_momentum": 0.8, "quorum": 2,
     "grace": 0.5,
     "kappa": 2.0, "upward": "6", "sync_batch_norm": True, "class_weight": "0=2", "log": "l.csv",
     "pipeline": 2, "micro_batches": 6, "pipeline_schedule": "zb_h1", "chunks": 2, "cut_at": "a,b",
@@ -404,6 +404,7 @@ def test_every_component_has_its_table():
         ({"strategy": "downpour", "devices": 2}, 5, 5),
         ({"masters": 0, "workers": 2}, 2, None),
         ({"strategy": "local_steps", "workers": 2, "devices": 3}, 6, None),
+        ({"strategy": "gossip", "devices": 2}, 6, 6),
     ],
 )
 def test_ranks_are_kept_where_they_do_not_follow(options, ranks, kept):

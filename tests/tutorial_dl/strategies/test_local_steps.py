@@ -1,4 +1,4 @@
-"""Local steps on ranks, against the papers' algorithms in numpy; resumed, failed."""
+"""Local steps and gossip on ranks, against the papers' algorithms in numpy; resumed, failed."""
 
 import re
 
@@ -15,7 +15,7 @@ from tutorial_dl.checkpoint.format import CheckpointError
 from tutorial_dl.data import Batches
 from tutorial_dl.layout import Layout
 from tutorial_dl.replica import SoftmaxReplica
-from tutorial_dl.strategies import LocalSteps, Synchronous
+from tutorial_dl.strategies import Gossip, LocalSteps, Synchronous
 
 SAMPLES, BATCH, SEED, EPOCHS = 182, 20, 5, 2  # the last batch has 2 samples, too few for 3 ranks
 
@@ -108,6 +108,28 @@ def diloco(groups, steps, inner, outer):
     return in_numpy(groups, steps, inner, exchange, lambda xs: None)
 
 
+def noloco(groups, steps, inner, alpha, beta):
+    """The outer step of arXiv 2506.10911 with gamma = beta, in pairs; then the mean of all."""
+    n, number = len(groups), [0]
+    w = np.array([problem()[0].parameters] * n)
+    v = np.zeros_like(w)
+
+    def exchange(xs, samples):
+        order = np.random.default_rng(number[0]).permutation(n)
+        number[0] += 1
+        for pair in (order[k : k + 2] for k in range(0, n, 2)):
+            pulled, went = w[pair].mean(axis=0), (xs - w)[pair].mean(axis=0)
+            for i in pair:
+                v[i] = alpha * v[i] + beta * went + beta * (pulled - w[i])
+            w[pair] += v[pair]
+        xs[:] = w
+
+    def mean(xs):
+        w[:] = xs[:] = w.mean(axis=0)
+
+    return in_numpy(groups, steps, inner, exchange, mean)
+
+
 CASES = [  # steps, name and rate of the optimizer inside, and outside
     (1, ("sgd", 0.5, Plain), ("sgd", 1.0, Plain)),
     (4, ("adam", 0.02, Adam), ("nesterov", 0.7, lambda rate: Plain(rate, 0.9))),
@@ -142,6 +164,32 @@ def test_groups_are_synchronous_inside():
     team, layout = Team(), Layout(masters=0, workers=2, devices=2)
     trainer = trained(LocalSteps(team, 4, layout=layout), "adam", learning_rate=0.02)
     compared(trainer, diloco([[0, 1], [2, 3]], 4, lambda: Adam(0.02), Plain(0.7, 0.9)))
+    trainer = trained(Gossip(team, 4, layout=layout), "adam", learning_rate=0.02)
+    compared(trainer, noloco([[0, 1], [2, 3]], 4, lambda: Adam(0.02), 0.3, 0.7))
+
+
+@pytest.mark.thorough(but="3")
+@with_ranks(1, 2, 3, 4)
+def test_noloco():
+    team = Team()
+    groups = [[rank] for rank in range(team.size)]
+    for steps, alpha, beta in ((1, 0.0, 1.0), (3, 0.3, 0.7), (1000, 0.0, 1.0)):
+        trainer = trained(Gossip(team, steps, beta, alpha), "sgd", learning_rate=0.5)
+        compared(trainer, noloco(groups, steps, lambda: Plain(0.5), alpha, beta))
+
+
+@with_ranks(3)
+def test_peers_are_pairs():
+    team = Team()
+    trainer = trained(Gossip(team, 2), "sgd")
+    strategy, met = trainer.strategy, set()
+    for number in range(40):
+        strategy.outer_state.step = number
+        table = team.allgather(np.array([strategy.peer()])).ravel().tolist()
+        assert [table[peer] for peer in table] == [0, 1, 2]  # my peer's peer is me
+        assert sum(rank == peer for rank, peer in enumerate(table)) == 1
+        met.add(table[0])
+    assert met == {0, 1, 2}
 
 
 @with_ranks(3)
@@ -171,7 +219,7 @@ def test_resumed_runs_end_with_the_same_bits(folder):
     """Cut in a round, after the last step of an epoch, and where a round has just ended."""
     team = Team()
     for number, (kind, compression) in enumerate((
-        (LocalSteps, None), (LocalSteps, "top_k"), (LocalSteps, "powersgd"),
+        (LocalSteps, None), (LocalSteps, "top_k"), (LocalSteps, "powersgd"), (Gossip, None),
     )):  # fmt: skip
 
         def make(place, kind=kind, compression=compression, **more):
@@ -187,6 +235,7 @@ def test_what_is_refused(folder):
     run_until(on_digits(team, folder, checkpoint_every=4), 9)
     for more, words in (
         ({"inner_steps": 6}, "inner steps 5, not 6"),
+        ({"kind": Gossip}, "strategy LocalSteps, not Gossip"),
         ({"compression": "top_k"}, "compression None, not TopK"),
     ):
         with pytest.raises(CheckpointError, match=f"was written with {words}"):
@@ -201,6 +250,8 @@ def test_what_is_refused(folder):
         (lambda: LocalSteps(team, compression="zip"), "unknown compression 'zip'; choose one of"),
         (lambda: LocalSteps(team, layout=Layout(workers=2)), "local steps has no master: use"),
         (lambda: LocalSteps(team, layout=Layout(masters=0, workers=3)), "2 ranks, but masters 0"),
+        (lambda: Gossip(team, outer_rate=0.2), "peer_momentum must be below outer_rate"),
+        (lambda: Gossip(team, peer_momentum=-0.1), "peer_momentum must be at least 0 and below 1"),
     ):
         with pytest.raises(ValueError, match=re.escape(words)) as caught:
             make()
@@ -211,7 +262,7 @@ def test_what_is_refused(folder):
 def test_after_a_failure_all_ranks_go_on_alike():
     """Rank 1 fails in a round, twice; rank 0 learns of it when it wants to exchange."""
     team = Team()
-    for kind, compression in ((LocalSteps, "bf16"),):
+    for kind, compression in ((LocalSteps, "bf16"), (Gossip, None)):
 
         def fail(trainer, failed=[]):  # noqa: B006  (kept from call to call)
             if trainer.team.rank == 1 and trainer.steps not in failed:
@@ -234,7 +285,7 @@ def test_after_a_failure_all_ranks_go_on_alike():
 def test_a_checkpoint_in_a_round_changes_nothing():
     """It shows the common weights for a moment; the run goes on from each rank's own."""
     team = Team()
-    for kind in (LocalSteps,):
+    for kind in (LocalSteps, Gossip):
         shown = []
 
         def settle(trainer, shown=shown):
