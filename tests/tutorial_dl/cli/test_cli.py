@@ -114,6 +114,9 @@ WRONG_ON_RANKS = [
     ("--strategy downpour --momentum 0.5 --optimizer adam", 2, "momentum"),
     ("--strategy gradient_energy_matching --optimizer adam", 2, "needs plain sgd, got adam"),
     ("--strategy gradient_energy_matching --optimizer nesterov", 2, "sgd with momentum 0.9"),
+    ("--strategy downpour --every 2 --delay-compensation 1", 2, "needs every=1, got 2"),
+    ("--strategy gossip --outer-rate 0.2", 2, "peer_momentum must be below outer_rate"),
+    ("--strategy diloco_async --quorum 2", 2, "quorum 2 of 1 workers never comes"),
 ]
 WRONG_OF_A_COMMAND = [  # one that fails before training, one within, and one with lost workers
     ("--data my_file:raises", 2, "ZeroDivisionError: division by zero"),
@@ -231,6 +234,10 @@ def test_results_and_every_option(command, on_ranks, tmp_path):
     elastic = line("--strategy", "elastic_averaging", *words, optimizer="sgd")
     (elastic,) = train(elastic, ranks=2)
     assert own.items() <= elastic.items() and elastic["optimizer"] == "sgd"
+    rules = ("local_steps", "--compression", "int8"), ("gossip",), ("diloco_async", "--quorum", "1")
+    seldom = train(*(line("--strategy", *rule, "--inner-steps", "9") for rule in rules), ranks=2)
+    assert [one["strategy"] for one in seldom] == [rule[0] for rule in rules]
+    assert all(one["val_accuracy"] > 0.5 for one in seldom)
 
 
 @pytest.mark.thorough
