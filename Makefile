@@ -3,7 +3,7 @@
 # make test-all   the other tests; both must pass before a change is merged
 # make soak   bounds on times, and repetition; run it alone on a quiet machine, with Chromium and network
 # make sites  our clusters on a real Slurm, brought up for the tests; as root, with Slurm installed
-# make lab    JupyterLab with the notebooks
+# make lab    JupyterLab with a copy of the notebooks in my_notebooks, which keeps what you change there
 # make bench  time kernels and training steps on this machine
 # make site   all documents, notebooks and examples as pages that need no network, in build/site
 # make slides the decks, as pages that need no network, and as PDF if Chromium is installed
@@ -41,9 +41,10 @@ $(DONE): pyproject.toml constraints.txt Makefile
 	  if $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$p; break; fi; done; \
 	if [ -z "$$python" ]; then echo "error: no python3 of version 3.11 or newer with venv on PATH; install one" >&2; exit 1; fi; \
 	if ! $(PY) -c '' 2>/dev/null; then echo "creating $(VENV) with $$python"; $$python -m venv --clear $(VENV); fi
-	@echo "installing (a few minutes the first time)"
-	@$(PIP) install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
-	@touch $@
+	@echo "installing into $(VENV); the first time, this downloads 0.65 GB, fills 2.9 GB and takes some minutes (larger files:)"
+	@rm -f $@; { $(PIP) install --progress-bar off --constraint constraints.txt --editable '.[$(EXTRAS)]' && touch $@; } \
+	  | sed -unE 's/^ *((Downloading|Using cached) .* MB\)).*/  \1/p; s/^ *Installing collected packages.*/  unpacking all files/p'
+	@test -e $@
 
 # In a folder of its own, because both wheels have an mpiexec.
 $(OPEN_MPI)/.installed: constraints.txt $(DONE)
@@ -70,8 +71,12 @@ sites: install
 
 # Without this, JupyterLab asks PyPI for its latest version.
 LAB_OPTIONS := --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
+# A copy of the course is opened, so that Git sees no changes. The root is above it, since notebooks link to docs.
+MINE := my_notebooks
 lab: install
-	@$(VENV)/bin/jupyter lab $(LAB_OPTIONS) $(shell [ "$$(id -u)" = 0 ] && echo --allow-root) notebooks
+	@$(PY) -m tutorial_dl notebooks copy $(MINE)
+	@$(VENV)/bin/jupyter lab $(LAB_OPTIONS) --FileContentsManager.preferred_dir=$(MINE) \
+	  $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
 bench: install
 	@$(PY) -m numba_kernels bench all -n 2
@@ -96,6 +101,7 @@ site: notebooks $(SITE)/.installed
 	@$(PY) docs/site pages --notebooks $(BUILD)/notebooks --examples $(BUILD)/examples.json --out $(BUILD)/pages
 	@rm -rf $(BUILD)/site
 	@$(SITE)/bin/sphinx-build --quiet --fail-on-warning --jobs 2 --doctree-dir $(BUILD)/doctrees $(BUILD)/pages $(BUILD)/site
+	@$(PY) docs/site texts $(BUILD)/site
 	@$(PY) docs/site check $(BUILD)/site
 
 # Measured once, and again if other numbers are asked for; to measure again, remove the file.

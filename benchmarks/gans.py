@@ -52,7 +52,7 @@ def full_size(team: Team, seconds: float, bandwidth: float) -> dict:
     )  # fmt: skip
     step = round_of(trainer)
     batch = next(iter(trainer.run.batches.epoch(0, 0)))
-    parts = [(p.replica, p.part(batch, trainer.run)) for p in trainer.players]
+    parts = [(p.replica, p.select(batch, trainer.run)) for p in trainer.players]
 
     def gradients():
         for replica, part in parts:

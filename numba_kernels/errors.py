@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 
+LEFT = "it left the team, or its program ended, before this call"  # the reason of a PeerError
+
 
 class TeamError(RuntimeError):
     """A team cannot go on. It answers every further call with the same error until recovered.
@@ -25,9 +27,9 @@ class PeerError(TeamError):
     ):  # fmt: skip
         self.rank, self.reason, self.cause = rank, reason, rank if cause is None else cause
         super().__init__()
-        self.tell(roles or {})
+        self.name_roles(roles or {})
 
-    def tell(self, roles: Mapping[int, str]) -> None:
+    def name_roles(self, roles: Mapping[int, str]) -> None:
         """Build the text; "rank 1 (stage 1) failed", for the role "stage 1" of rank 1."""
         self.roles = {rank: roles[rank] for rank in (self.rank, self.cause) if rank in roles}
         chain = [self.rank] if self.cause == self.rank else [self.rank, self.cause]
@@ -107,3 +109,16 @@ def ranks_in_words(ranks: Sequence[int], more=lambda rank: "") -> str:
     if len(names) == 1:
         return f"rank {names[0]}"
     return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def message_of(error: BaseException) -> str:
+    """Return str(error), or why that fails: an error of a user's class may raise another one."""
+    try:
+        return str(error)
+    except Exception as failed:
+        return f"(its message could not be made: {type(failed).__name__})"
+
+
+def line_of(error: BaseException) -> str:
+    """Return an error's class and message in one line: "ValueError: bad batch"."""
+    return f"{type(error).__name__}: {message_of(error)}".replace("\n", " ").removesuffix(": ")

@@ -44,7 +44,6 @@ OF_OTHERS = {
     "ipyparallel": {"_setup_heartmonitor"},
     "Optuna": {"_trial_id"},
     "COCO's problems": {"_best_parameter"},
-    "IPython's display": {"_repr_png_"},
     "Keras": {
         "_accumulated_gradients", "_compile_config", "_compile_loss", "_compile_metrics",
         "_flat_losses", "_flatten_layers", "_fn", "_inputs_struct", "_iterations",

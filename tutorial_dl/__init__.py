@@ -10,7 +10,12 @@ so importing this package does not load MPI, Numba or TensorFlow.
 
 from importlib import import_module
 
-import lazy_loader
+try:
+    import lazy_loader
+except ModuleNotFoundError as error:  # another Python than the one that has been installed into
+    raise ModuleNotFoundError(
+        f"{error}: activate the environment first, by `. .venv/bin/activate`", name=error.name
+    ) from None
 
 __version__ = "0.1.0"
 

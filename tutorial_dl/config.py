@@ -29,6 +29,7 @@ from .options import (
     check_timeline,
     check_upward,
     class_weight_of,
+    directions_of,
     model_arguments_of,
     monitor_of,
     option,
@@ -354,8 +355,8 @@ class OutputConfig:
     rehearse: bool = option(
         "First train an epoch that does not count, so that no time includes compiling.", False)
     log: str | None = option(
-        "Write a row per epoch as it ends: .csv, .jsonl, or a folder for TensorBoard.",
-        metavar="FILE|FOLDER", form=check_log)
+        "Write a row per epoch as it ends: .csv, .jsonl, a folder for TensorBoard, or wandb or "
+        "mlflow, by that library.", metavar="FILE|FOLDER", form=check_log)
     report_every: int | None = option(
         "Print loss and speed every STEPS steps.", least=1, metavar="STEPS")
     json: str | None = option("Write the result as JSON; - prints it.", metavar="FILE")
@@ -380,12 +381,17 @@ class SearchConfig:
     groups: int = option("Sets of values to train at once.", 1, least=1)
     folds: int = option("Folds of cross-validation; 1: the data's own validation part.", 1, least=1)
     merit: str = option(
-        "Figure of merit: a column of the history, or module:function of the trainer.", "val_loss")
+        "Figure of merit: a column of the history, or module:function of the trainer; several with "
+        "commas.", "val_loss")
     maximise: bool | None = option(
         "Whether higher is better; default: for accuracy and the like.", off="--minimise")
+    directions: str | None = option(
+        "Of several figures of merit: maximise or minimise, for each, with commas.",
+        form=directions_of)
     pruner: str = option(
         "Stop bad trials early: none, median, successive_halving or hyperband.", "none")
     deadline: float = option("Seconds that one training may take.", 3600.0, above=0.0, below=1e9)
+    retry: bool = option("With --resume: try sets that have failed again.", False)
 # fmt: on
 
 
@@ -450,11 +456,6 @@ class RunConfig:
     def with_master(self) -> bool:
         """Whether the strategy has a master, so that workers may be lost."""
         return isinstance(self.strategy, WithMaster)
-
-    @property
-    def survives(self) -> bool:
-        """Whether ranks outlive one that is killed: to go on, or to say which stage it had."""
-        return self.with_master or self.pipeline.pipeline is not None
 
     def strategy_options(self) -> dict[str, Any]:
         """The strategy's own options, as `strategies.get` takes them."""

@@ -16,6 +16,7 @@ NEEDED = {  # module -> the extra that installs it, and its name on the package 
     "cocoex": ("dev", "coco-experiment"),
     "jupyterlab": ("notebooks", "JupyterLab"),
 }
+LIBRARIES = ("wandb", "mlflow")  # of no extra: whoever logs there has them
 
 
 def missing(error: BaseException) -> str | None:
@@ -24,7 +25,9 @@ def missing(error: BaseException) -> str | None:
     >>> missing(ModuleNotFoundError("No module named 'keras'", name="keras"))
     'this needs Keras, which is not installed: pip install "tutorial-dl[keras]"'
     """
-    if not isinstance(error, ModuleNotFoundError) or error.name not in NEEDED:
+    if not isinstance(error, ModuleNotFoundError) or error.name not in {*NEEDED, *LIBRARIES}:
         return None
+    if error.name in LIBRARIES:
+        return f"this needs {error.name}, which is not installed: pip install {error.name}"
     extra, name = NEEDED[error.name]
     return f'this needs {name}, which is not installed: pip install "tutorial-dl[{extra}]"'

@@ -59,6 +59,8 @@ KEPT_FIGURE, KEPT_FILM = "application/x-pickled-figure", "application/x-large-gi
 SLIDE_DPI = 192
 SLIDE_TYPE = 9  # points, at least
 SLIDE_FILM = (1152, 520)  # pixels
+# Figures on pages of JupyterLab's dark theme, and of VS Code's.
+DARK = 'body[data-jp-theme-light="false"] .tdl-figure, body.vscode-dark .tdl-figure'
 
 RC = {
     "axes.grid": True,
@@ -96,7 +98,10 @@ class Figure(MatplotlibFigure):
         return data.getvalue()
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
-        return {KEPT_FIGURE: b64encode(pickle.dumps(self)).decode()} if os.environ.get(KEEP) else {}
+        png = b64encode(self._repr_png_()).decode()
+        found = {"image/png": png, "text/html": _image("Figure", "png", png)}
+        kept = {KEPT_FIGURE: b64encode(pickle.dumps(self)).decode()} if os.environ.get(KEEP) else {}
+        return found | kept
 
 
 class Film:
@@ -145,8 +150,15 @@ class Film:
         # As HTML: JupyterLab would show image/gif too, but nbconvert's pages would leave it out.
         words = f"Film of {self.frames} frames"
         found = {mime: b64encode(gif).decode() for mime, gif in self._gifs.items()}
-        page = f'<img alt="{words}" src="data:image/gif;base64,{found.pop("image/gif")}">'
+        page = _image(words, "gif", found.pop("image/gif"))
         return found | {"text/html": page, "text/plain": f"<{words}>"}
+
+
+def _image(words: str, kind: str, data: str) -> str:
+    """An image in base64 as HTML: on a dark page, what is light becomes dark, and hues stay."""
+    style = f"<style>{DARK} {{ filter: invert(.88) hue-rotate(180deg); }}</style>"
+    look = 'class="tdl-figure" style="max-width:100%"'
+    return f'<img {look} alt="{words}" src="data:image/{kind};base64,{data}">{style}'
 
 
 def _gif(frames: Sequence[np.ndarray], palette: np.ndarray, waits: list[int]) -> bytes:

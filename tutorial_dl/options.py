@@ -106,11 +106,11 @@ def check_upward(text: str) -> None:
 
 
 def check_log(path: str | Path) -> None:
-    """Raise ValueError unless the name is that of a file for rows, or of a folder."""
+    """Raise ValueError unless the name is that of a file for rows, a service, or a folder."""
     if Path(path).suffix not in ("", *LOGS):
         raise ValueError(
-            f"log must end in {' or '.join(LOGS)}, or be a folder for TensorBoard, got "
-            f"{str(path)!r}"
+            f"log must end in {' or '.join(LOGS)}, or be a folder for TensorBoard, wandb or "
+            f"mlflow, got {str(path)!r}"
         )
 
 
@@ -123,6 +123,15 @@ def target_of(text: str) -> tuple[str, float]:
         raise ValueError(
             f"target must be METRIC=NUMBER, for example val_accuracy=0.97, got {text!r}"
         ) from None
+
+
+def directions_of(text: str) -> list[bool]:
+    """Whether to maximise, for each word of --directions; ValueError for another word."""
+    known = {"maximise": True, "maximize": True, "minimise": False, "minimize": False}
+    try:
+        return [known[word.strip()] for word in text.split(",")]
+    except KeyError as word:
+        raise ValueError(f"directions must be maximise or minimise, got {word}") from None
 
 
 def rises(metric: str) -> bool | None:

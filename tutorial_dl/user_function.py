@@ -9,6 +9,7 @@ import ast
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 import numba_kernels
+from numba_kernels.errors import message_of
 
 PACKAGES = str(Path(__file__).parent), str(Path(numba_kernels.__file__).parent)
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
@@ -31,10 +33,34 @@ def is_ours(error: BaseException) -> bool:
 
 def place_of(error: BaseException) -> str:
     """The line of the user's that it comes from, as " (FILE, line 2)"; empty if there is none."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        libraries = frame.filename.startswith((*PACKAGES, *LIBRARIES))
-        if Path(frame.filename).is_absolute() and not libraries:
-            return f" ({frame.filename}, line {frame.lineno})"
+    found = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if type(error).__module__.startswith("tensorflow."):  # its text says what its graph has called
+        found += re.findall(r'File "(.+?)", line (\d+)', message_of(error))
+    for file, line in reversed(found):
+        if Path(file).is_absolute() and not file.startswith((*PACKAGES, *LIBRARIES)):
+            return f" ({file}, line {line})"
+    return ""
+
+
+def shadow(error: BaseException) -> str:
+    """What may be behind a failed import: a file that has the name of a module of Python's."""
+    if not isinstance(error, ImportError | AttributeError):
+        return ""
+    named = error.name if isinstance(error, ImportError) else None
+    if isinstance(of := getattr(error, "obj", None), ModuleType):  # it lacks an attribute
+        named = of.__name__
+    passed = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    for place in (Path(one or os.curdir).resolve() for one in sys.path):
+        if str(place).startswith(LIBRARIES) or not place.is_dir():
+            continue
+        for file in sorted(place.glob("*.py")):
+            loaded = getattr(sys.modules.get(file.stem), "__file__", None) or ""
+            if file.stem not in sys.stdlib_module_names:
+                continue
+            if os.path.abspath(loaded) == str(file) or str(file) in passed:
+                return f"; {file} hides Python's own module {file.stem}: give it another name"
+            if file.stem == named:
+                return f"; Python's own module {named} hides {file}: give it another name"
     return ""
 
 
@@ -130,6 +156,9 @@ def _module(where: str, what: str) -> ModuleType:
     here = os.getcwd()
     if "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)
+    own = Path(here, f"{where}.py")
+    if where in sys.stdlib_module_names and own.is_file():
+        return _file(own)
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:

@@ -10,6 +10,7 @@ commands.py     a page per command, with all its options
 gallery.py      the course with a figure per notebook, and all figures
 glossary.py     the glossary as a list of terms; sources.py: the text of all files
 pages.py        puts all pages into one folder
+texts.py        the text of all pages, for a search that is opened from disk
 checking.py     looks over the built site: its links, what it would load from elsewhere, its size
 picture.py      the figure in README
 """
@@ -63,6 +64,15 @@ def pages(
         command = typer.main.get_command(commands.app)
         count = pages.write(ROOT, notebooks, read.load(examples), command, out)
     print(f"{count} pages in {out}")
+
+
+@app.command()
+def texts(site: Annotated[Path, typer.Argument(help="Folder of the built site.")]) -> None:
+    """Write the text of all pages for the search where the site is opened from disk."""
+    import texts
+
+    with one_line():
+        texts.write(site)
 
 
 @app.command()

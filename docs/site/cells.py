@@ -134,7 +134,7 @@ def with_labels(notebook: str, content: dict, labelled: Iterable[Cell]) -> dict:
 
 
 def as_shown(outputs: Iterable[dict]) -> list[dict]:
-    """Outputs as JupyterLab shows them: text that was written over, such as progress, is gone."""
+    """Outputs as JupyterLab shows them: without text that was written over, such as progress."""
     made: list[dict] = []
     for output in outputs:
         if output["output_type"] == "stream" and made and made[-1].get("name") == output["name"]:
@@ -146,7 +146,7 @@ def as_shown(outputs: Iterable[dict]) -> list[dict]:
     for output in made:
         if output["output_type"] == "stream":
             output["text"] = "\n".join(map(_written_over, output["text"].split("\n")))
-    return [one for one in made if one["output_type"] != "stream" or one["text"].strip()]
+    return [one for one in made if one.get("text", "x").strip() and one.get("data", True)]
 
 
 def _written_over(line: str) -> str:

@@ -62,7 +62,7 @@ def course(found: list[Cell], table: str, notebooks: Mapping[str, str]) -> str:
     """
     learned = dict(ROW.findall(table))
     words = (
-        "Each notebook as it ran, with its output. `make lab` opens them, to run and to change. "
+        "Each notebook as it ran, with its output. `make lab` opens a copy, to run and to change. "
         "Each has one idea, a prediction before every measurement, and exercises with a check."
     )
     pieces = ["# The course", words]

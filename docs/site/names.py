@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-FOLDER = Path(__file__).parents[2] / "notebooks"
+from tutorial_dl.cli.notebooks import notebook_files
 
 
 class Notebook(NamedTuple):
@@ -17,16 +18,16 @@ class Notebook(NamedTuple):
     stem: str
 
 
-def _read(folder: Path) -> dict[str, Notebook]:
+def _read(files: Iterable[Path]) -> dict[str, Notebook]:
     """name -> number, title. A notebook is called <number>_<name>.ipynb, and its first cell begins
     with `# <number>. <title>`."""
-    found = {}
-    for file in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
+    read = {}
+    for file in files:
         number, _, name = file.stem.partition("_")
         first = "".join(json.loads(file.read_text(encoding="utf-8"))["cells"][0]["source"])
         title = first.partition("\n")[0].removeprefix(f"# {int(number)}. ")
-        found[name] = Notebook(int(number), title, file.stem)
-    return found
+        read[name] = Notebook(int(number), title, file.stem)
+    return read
 
 
-NOTEBOOKS = _read(FOLDER)
+NOTEBOOKS = _read(notebook_files())

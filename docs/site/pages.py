@@ -63,6 +63,9 @@ def write(
     table = (root / "notebooks/README.md").read_text(encoding="utf-8")
     readme = readme.replace("](notebooks/README.md)", "](notebooks/index.md)")
     guide = readme.replace("](docs/", "](").replace("# tutorial-dl", "# Guide", 1)
+    guide = re.sub(
+        r"\[\w+\]\((CONTRIBUTING\.md|CHANGES\.md)\)", r"`\1`", guide
+    )  # they are no pages
     _write(out / "guide.md", guide)
     for file in FURTHER:
         text = (root / file).read_text(encoding="utf-8").replace("](../docs/", "](../")

@@ -31,7 +31,9 @@ def allreduce(link, rank, ranks, x, incoming, op, divisor):
         to, source = (rank + distance) % ranks, (rank - distance + ranks) % ranks
         if words[AT] < ranks - 1:
             first, last = bounds(x.size, ranks, to)
-            done = exchange(link, x[first:last], to, part(mine, incoming, rank, source), source)
+            done = exchange(
+                link, x[first:last], to, slice_from(mine, incoming, rank, source), source
+            )
         else:
             first, last = bounds(x.size, ranks, source)
             done = exchange(link, mine, to, x[first:last], source)
@@ -59,7 +61,7 @@ def rank_of(place, extra):
 
 
 @compiled
-def part(mine, incoming, rank, source):
+def slice_from(mine, incoming, rank, source):
     """Return where `source`'s part of this rank's slice lies."""
     if source == rank:
         return mine
@@ -75,18 +77,18 @@ def add_up(mine, incoming, rank, ranks, op):
     for pair in range(extra):
         combine(
             op,
-            part(mine, incoming, rank, 2 * pair + 1),
-            part(mine, incoming, rank, 2 * pair),
+            slice_from(mine, incoming, rank, 2 * pair + 1),
+            slice_from(mine, incoming, rank, 2 * pair),
         )
     distance = group // 2
     while distance > 0:
         for place in range(distance):
             combine(
                 op,
-                part(mine, incoming, rank, rank_of(place, extra)),
-                part(mine, incoming, rank, rank_of(place + distance, extra)),
+                slice_from(mine, incoming, rank, rank_of(place, extra)),
+                slice_from(mine, incoming, rank, rank_of(place + distance, extra)),
             )
         distance //= 2
-    total = part(mine, incoming, rank, rank_of(0, extra))
+    total = slice_from(mine, incoming, rank, rank_of(0, extra))
     if total.ctypes.data != mine.ctypes.data:
         copy(mine, total)

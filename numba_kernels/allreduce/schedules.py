@@ -35,7 +35,7 @@ class Message(NamedTuple):
     adds: bool  # the target adds what arrives to its own values; otherwise it overwrites them
 
     @property
-    def part(self) -> float:
+    def fraction(self) -> float:
         """Length of the message in lengths of the vector."""
         return (self.last - self.first) / self.chunks
 

@@ -149,7 +149,7 @@ class PowerSGD(Method):
         as_they_are = np.concatenate([gradient[part] for part in others])
         thin = np.empty((matrices[:, ROWS] * matrices[:, R]).sum() + as_they_are.size, state.dtype)
         thin[thin.size - as_they_are.size :] = as_they_are
-        owed, out = of(state.residual, matrices), of(gradient, matrices)
+        owed, out = views(state.residual, matrices), views(gradient, matrices)
         ps, qs = factors(thin, matrices, ROWS), factors(state.basis, matrices, COLS)
 
         for m, g, p, q in zip(owed, out, ps, qs, strict=True):
@@ -183,7 +183,7 @@ class PowerSGD(Method):
         return 2 * (ranks - 1) / ranks * itemsize * float(n - compressed + factors)
 
 
-def of(flat: np.ndarray, matrices: np.ndarray) -> list[np.ndarray]:
+def views(flat: np.ndarray, matrices: np.ndarray) -> list[np.ndarray]:
     """Return the matrices in a flat vector, as views."""
     return [flat[a:b].reshape(rows, cols) for a, b, rows, cols, _ in matrices]
 

@@ -42,7 +42,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from . import turns
+from . import compiling, turns
 
 DAY = 86400.0  # seconds
 UNUSED = 30 * DAY  # kernels of other source versions are removed if unused for this long
@@ -165,7 +165,8 @@ class KernelCache(NullCache):
         right, kernel = type(kernel).compile, weakref.ref(kernel)  # so that it can be freed
 
         def compile(sig):
-            with global_compiler_lock:  # other threads compile too, for other types
+            # Other threads compile, too, for other types
+            with compiling.counted(), global_compiler_lock:
                 before = len(self._turns)
                 collects = gc.isenabled()
                 gc.disable()  # compiling makes many objects and little garbage; this saves 8%
@@ -189,6 +190,7 @@ class KernelCache(NullCache):
         name = self._file_name(sig, target_context.codegen())
         code = self._kept(name)
         if code is None:
+            compiling.begins()
             self._take_turn(name)
             code = self._kept(name)
         if code is None:

@@ -34,10 +34,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "GUARD",
             "can_be_lost",
             "guarded",
+            "is_first_to_tell",
             "is_open_mpi",
             "mpiexec_command",
             "rank_environment",
             "run_ranks",
+            "status_of",
         ],
     },
 )

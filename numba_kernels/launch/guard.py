@@ -15,6 +15,9 @@ killing the parent does not end them. The guard starts COMMAND as its child and
 - when COMMAND ends, it ends the processes that COMMAND left behind, removes shared memory of ranks
   that died before they could do so, removes FOLDER if given, and exits with COMMAND's status.
 
+A guard that is killed together with its ranks removes nothing: the next one of the same user does,
+before it starts COMMAND.
+
 It is run by its path and needs only the standard library, so it starts in about 20 ms.
 """
 
@@ -30,6 +33,11 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 SHARED_MEMORY = "/dev/shm"
 # Of MPICH, Open MPI 4 and 5, and UCX, which removes the name at once, unless it is killed before
 SEGMENTS = ("mpich_shm_", "vader_segment.", "sm_segment.", "ucx_shm_posix_")
+# Made by MPICH's mpiexec, and read by its ranks as they start
+TOPOLOGY, PROXIES = "hydra_hwloc_xmlfile_", ("hydra_pmi_proxy", "mpiexec", "mpiexec.hydra")
+# Seconds after which what no process holds was left behind, and is not being made: also by another
+# container that shares /dev/shm, or a node that shares TMPDIR, whose processes are not seen here.
+AGE = 600.0
 OPEN_MPI_RANK = b"OMPI_COMM_WORLD_RANK="  # in the environment of its ranks
 POLL = 0.5  # seconds between checks of events that cannot wake this process
 
@@ -139,14 +147,47 @@ def end_all(child: int, grace: float) -> int | None:
         time.sleep(0.02)
 
 
-def segments() -> set[str]:
-    found = set()
+def segments(age: float = 0.0) -> set[str]:
+    return own_files(SHARED_MEMORY, SEGMENTS, age)
+
+
+def own_files(folder: str, names: str | tuple[str, ...], age: float) -> set[str]:
+    """Return this user's files whose names begin so, if they are so many seconds old."""
+    found, last = set(), time.time() - age if age else float("inf")
     with contextlib.suppress(OSError):
-        for entry in os.scandir(SHARED_MEMORY):
+        for entry in os.scandir(folder):
+            if not entry.name.startswith(names):  # first: there may be many, or a dead mount
+                continue
             with contextlib.suppress(OSError):
-                if entry.name.startswith(SEGMENTS) and entry.stat().st_uid == os.geteuid():
+                about = entry.stat(follow_symlinks=False)
+                if about.st_uid == os.geteuid() and about.st_mtime <= last:
                     found.add(entry.path)
     return found
+
+
+def sweep() -> None:
+    """Remove what runs of this user that were killed, their guards too, have left behind.
+
+    Ranks hold shared memory open or mapped. Nothing holds the file of the topology for long, so it
+    stays while any of the user's runs has a process manager.
+    """
+    if sys.platform != "linux":
+        return
+    remove_abandoned(segments() - segments(AGE))
+    if left := own_files(os.environ.get("TMPDIR", "/tmp"), TOPOLOGY, AGE):
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):  # it has ended
+                if os.stat(f"/proc/{name}").st_uid == os.geteuid():
+                    with open(f"/proc/{name}/comm") as file:
+                        if file.read().strip() in PROXIES:
+                            return
+        remove(left)
+
+
+def remove(paths: set[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def remove_abandoned(before: set[str]) -> None:
@@ -167,9 +208,7 @@ def remove_abandoned(before: set[str]) -> None:
             with open(f"/proc/{name}/maps", errors="replace") as file:
                 maps = file.read()
             abandoned = {path for path in abandoned if path not in maps}
-    for path in abandoned:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+    remove(abandoned)
 
 
 def guard(command: list[str], watch: list[int], grace: float) -> int:
@@ -222,6 +261,7 @@ def main() -> None:
     parser.add_argument("--remove", metavar="FOLDER")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
+    sweep()
     before = segments()
     status = guard(options.command, options.watch, options.grace)
     remove_abandoned(before)

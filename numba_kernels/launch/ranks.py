@@ -36,6 +36,12 @@ FORKED = Path(__file__).with_name("forked_rank.py")
 SUPERVISOR = Path(__file__).with_name("rank_supervisor.py")
 
 
+class Ended(subprocess.CompletedProcess[str]):
+    """What `run_ranks` returns; `failed` is the rank that failed first, if that is known."""
+
+    failed: int | None = None
+
+
 def rank_environment(
     n: int, env: Mapping[str, str] | None = None, here: bool | None = None
 ) -> dict[str, str]:
@@ -162,7 +168,7 @@ def run_ranks(
     survive: bool = False,
     least: int | None = None,
     preload: str | None = None,
-) -> subprocess.CompletedProcess[str]:
+) -> Ended:
     """Run `python ARGV...` as `n` ranks of one MPI world, and wait for all of them.
 
     Args:
@@ -213,6 +219,7 @@ def run_ranks(
     if least is not None:
         environment["MPI4PY_RC_FINALIZE"] = "0"
     process: subprocess.Popen[bytes] | None = None
+    failed: int | None = None
     signals: list[int] = []
 
     def forward(number: int, frame: object) -> None:
@@ -247,7 +254,7 @@ def run_ranks(
             signal.signal(number, handler)
         status = None if process is None else process.returncode
         if ends is not None:
-            status = _status(ends, n, least, status)
+            status, failed = _status(ends, n, least, status)
             shutil.rmtree(ends, ignore_errors=True)
         if remove is not None:  # if the guard was killed
             shutil.rmtree(remove, ignore_errors=True)
@@ -258,22 +265,53 @@ def run_ranks(
     if not in_time:
         what = f"{n} ranks of python {' '.join(map(str, argv))[:80]}"
         raise subprocess.TimeoutExpired(what, timeout, *texts)
-    return subprocess.CompletedProcess(command, status, *texts)
+    done = Ended(command, status, *texts)
+    done.failed = failed
+    return done
 
 
-def _status(ends: Path, n: int, least: int | None, status: int | None) -> int | None:
-    """Return the exit status of a run, by those of its ranks; `status` is mpiexec's."""
-    found = {}
-    for rank in range(n):
-        with contextlib.suppress(OSError, ValueError):
-            found[rank] = int((ends / str(rank)).read_text())
+def _status(
+    ends: Path, n: int, least: int | None, status: int | None
+) -> tuple[int | None, int | None]:
+    """Return the exit status of a run, by those of its ranks, and the rank that failed first.
+
+    `status` is mpiexec's, which has ended all ranks if one failed before `can_be_lost`.
+    """
+    found = {rank: ended for rank in range(n) if (ended := _read(ends / str(rank))) is not None}
+    failed = sorted((r for r in found if found[r]), key=lambda r: (ends / str(r)).lstat().st_mtime)
+    for early in (rank for rank in failed if not (ends / f"up-{rank}").exists()):
+        return found[early], early
+    first = next(iter(failed), None)
     if least is None:
-        return found.get(0, status)
-    failed = [one for one in found.values() if one]
+        return found.get(0, status), first
     if len(found) - len(failed) >= least:
-        return 0
+        return 0, first
     # A rank that ended by itself has said why; one that was killed, with 128 or more, has not.
-    return min(failed, key=lambda one: one >= 128, default=status)
+    ends_of = [found[rank] for rank in failed]
+    return min(ends_of, key=lambda one: one >= 128, default=status), first
+
+
+def _read(file: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int(os.readlink(file))
+    return None
+
+
+def status_of(rank: int) -> int | None:
+    """Return the exit status of another rank that has ended; None if that is not known here."""
+    kept = os.environ.get("NUMBA_KERNELS_KEPT")
+    return None if kept is None else _read(Path(kept).with_name(str(rank)))
+
+
+def is_first_to_tell() -> bool:
+    """Return whether no other rank of this run has asked; True where that is not known."""
+    kept = os.environ.get("NUMBA_KERNELS_KEPT")
+    try:
+        if kept is not None:
+            Path(kept).with_name("told").touch(exist_ok=False)
+    except OSError as error:
+        return not isinstance(error, FileExistsError)
+    return True
 
 
 def can_be_lost() -> None:

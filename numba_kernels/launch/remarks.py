@@ -44,6 +44,8 @@ LINES = (
     re.compile(re.escape(HERE) + rb"\d+\] PMIX ERROR: "),
     re.compile(rb"\[warn\] Epoll \w+\(\d+\) on fd \d+ failed"),  # libevent's, in prterun
 )
+# What ranks say in a line of its own, though a bar, an unfinished line, may be there
+MESSAGES = (b"stall: ", b"error: ", b"note: ")
 LINE_BEGINNINGS = (b"[mpiexec@", b"[warn] Epoll", HERE)
 
 
@@ -64,6 +66,8 @@ class Remarks:
     def feed(self, data: bytes, last: bool = False) -> bytes:
         """Add `data` and return the bytes that can be shown now; `last` means the end of input."""
         text, shown = self.waiting + data, b""
+        if self.inside_line and text.startswith(MESSAGES):
+            shown, self.inside_line = b"\n", False
         while text:
             line, newline, rest = text.partition(b"\n")
             if self.inside_line:

@@ -50,7 +50,7 @@ class Hub:
             self.team.abort(error, heard=True)
             raise
 
-    def words(self, leaf: int) -> np.ndarray:
+    def head(self, leaf: int) -> np.ndarray:
         """Return the head of `leaf`'s request, float64 [HEAD]. Valid until it is answered."""
         return self._requests[leaf][1]
 
@@ -170,10 +170,10 @@ class Hub:
             dead = has_ended(self.team.pid(leaf))
             message_ends.drop(self._comm, self._inbox, leaf, self._row_of[leaf], dead)
 
-    def tell(self, leaf: int, data: bytes, seconds: float = 10.0) -> bool:
+    def send_bytes(self, leaf: int, data: bytes, seconds: float = 10.0) -> bool:
         """Send bytes to a leaf's `receive_bytes()`; return whether they arrived in `seconds`."""
         self._ready()
-        return messages.tell(self._comm, leaf, data, seconds)
+        return messages.send_bytes(self._comm, leaf, data, seconds)
 
     @property
     def leaves(self) -> list[int]:

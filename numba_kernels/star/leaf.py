@@ -79,7 +79,7 @@ class Leaf:
         return helping.ask(self._star, self._memory, self.out, into)
 
     def receive_bytes(self) -> bytes:
-        """Return the bytes that the hub sends with `Star.tell`. Waits for them as `ask` does."""
+        """Return bytes that the hub sends with `send_bytes`. Waits for them as `ask` does."""
         self._ready()
         news = messages.News(self._comm)
         self._until_answered(WAIT, news.come)

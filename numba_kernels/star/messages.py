@@ -86,7 +86,7 @@ def clear(seconds: float) -> bool:
         time.sleep(0.0005)
 
 
-def tell(comm: MPI.Comm, leaf: int, data: bytes, seconds: float) -> bool:
+def send_bytes(comm: MPI.Comm, leaf: int, data: bytes, seconds: float) -> bool:
     """Send `data`; return whether MPI completed the send in time."""
     request, end = comm.Isend([data, MPI.BYTE], leaf, TELL), time.monotonic() + seconds
     while not request.Test():

@@ -5,7 +5,7 @@ leaves. A leaf sends a request and waits for the answer; the hub serves one requ
 
     leaf:  star.out[:] = gradient                hub:  leaf = star.next(0.2)
            words = star.ask([7])                       if leaf is not None:
-           weights[:] = star.into                          ... star.words(leaf), star.sent(leaf) ...
+           weights[:] = star.into                          ... star.head(leaf), star.sent(leaf) ...
                                                            star.answer_vector(leaf)[:] = weights
                                                            star.answer(leaf, [8])
 

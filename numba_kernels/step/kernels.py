@@ -105,7 +105,7 @@ def hand_out(node, call, gradient, parameters, changed):
         for start in range(low, high, TILE):
             w = parameters[start : min(start + TILE, high)]
             to_all(node, to, apart, gradient, start, w)
-    return part(node, call, gradient, parameters, changed)
+    return last_barrier(node, call, gradient, parameters, changed)
 
 
 @compiled
@@ -116,7 +116,7 @@ def meet(node, call, gradient, parameters, sums):
 
 
 @compiled
-def part(node, call, gradient, parameters, changed):
+def last_barrier(node, call, gradient, parameters, changed):
     """The last barrier, after which the new weights of the node are complete. Resumable."""
     first, _, _ = locate(node, gradient)
     to, _, place = rows_for_weights(node, gradient, parameters)

@@ -50,7 +50,7 @@ from ..optimizers.base import Optimizer, check_range
 from ..optimizers.clipping import clip_factor, squared_length
 from ..spans import announces
 from .between import ALL, BEGUN, DONE, REDUCE, SIZE, SPREAD, WIDTH, between, plan
-from .kernels import hand_out, meet, part, reduce, step, weigh
+from .kernels import hand_out, last_barrier, meet, reduce, step, weigh
 
 
 class Step:
@@ -217,7 +217,7 @@ class Step:
 
     def _part(self) -> None:
         if self._met:
-            self._on_node(part, self._sums[0] > 0)
+            self._on_node(last_barrier, self._sums[0] > 0)
 
     def _between(self, does: int) -> None:
         """Run the kernel `between`."""

@@ -2,7 +2,8 @@
 
 team.py      what users call; collectives.py: the part of it that other teams can offer, too
 waiting.py   bounded waits, with a look at the mailbox between them
-failure.py   a rank fails: how the others hear of it; mailbox.py carries the letters
+failure.py   a rank fails: how the others hear of it; mailbox.py carries the letters;
+             short_traceback.py: what a script shows of it
 stall.py     reports of long waits; activity.py: what a process is doing, for its other threads
 recovery.py  makes a team usable again; regrouping.py: a new one of the ranks that are left
 exchange.py  messages that are on their way while their ranks compute

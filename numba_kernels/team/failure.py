@@ -16,8 +16,9 @@ from types import MappingProxyType
 from mpi4py import MPI, rc
 
 from ..allreduce import messages
-from ..errors import MismatchError, PeerError, TeamError
+from ..errors import MismatchError, PeerError, TeamError, line_of
 from .mailbox import FAILURES, LEFT, Kind, Letter, Mailbox, audience, cause_first
+from .short_traceback import in_short
 from .stall import has_ended
 
 live: weakref.WeakSet[Failing] = weakref.WeakSet()
@@ -66,7 +67,7 @@ class Failing:
         """
         peer = isinstance(error, PeerError)
         if peer and heard:
-            error.tell(self.roles)
+            error.name_roles(self.roles)
         text = _in_words(error, heard)
         fresh, again = self.failure is None, self.renews
         if fresh or again:  # `again`: the failure before was in an earlier cell
@@ -200,10 +201,10 @@ class Failing:
 
 
 def _in_words(error: BaseException, heard: bool = False) -> str:
-    text = f"{type(error).__name__}: {error}"
+    text = line_of(error)
     if isinstance(error, PeerError):
         text = str(error) if heard else f"in another team, {error}"
-    return text.replace("\n", " ").removesuffix(": ")
+    return text.replace("\n", " ")
 
 
 def abort_all(error: BaseException) -> None:
@@ -232,7 +233,11 @@ def _tell_of_the_end() -> None:
 
     def tell(kind, error, trace):
         abort_all(error)
-        before(kind, error, trace)
+        plain = before is sys.__excepthook__ and sys.stderr is not None
+        if plain and (text := in_short(error)) is not None:
+            print(text, end="", file=sys.stderr, flush=True)
+        else:
+            before(kind, error, trace)
 
     tell.tells_teams = True
     sys.excepthook = tell

@@ -18,6 +18,7 @@ from operator import methodcaller
 import numpy as np
 from mpi4py import MPI
 
+from ..errors import LEFT as LEFT
 from ..errors import PeerError
 
 TEXT = 1000  # bytes of a letter's text at most, so that MPI sends it eagerly
@@ -39,7 +40,6 @@ class Kind(IntEnum):
 FAILED, FOLLOWED, MISMATCH, AGAIN, RECOVERS, WAITS, ENDED, STAYS = Kind
 FAILURES = FAILED, FOLLOWED, MISMATCH, AGAIN
 _has_ended = methodcaller("Test")  # of a request
-LEFT = "it left the team, or its program ended, before this call"
 
 
 @dataclass(frozen=True)

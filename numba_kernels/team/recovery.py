@@ -20,7 +20,7 @@ usable, with the values that the failed call left.
 
 import time
 
-from ..errors import DeadlineError, PeerError, TeamError
+from ..errors import DeadlineError, PeerError, TeamError, line_of
 from .mailbox import AGAIN, LEFT, RECOVERS, cause_first
 from .stall import NO_CALL, Watch
 
@@ -64,7 +64,7 @@ def _poll(team, seconds: float | None, missing) -> None:
                 watch.look(waited)
                 time.sleep(min(0.001, waited / 100))
     except BaseException as error:
-        text = f"{type(error).__name__}: {error}"
+        text = line_of(error)
         if team.renews:  # the failure that is being recovered was in an earlier cell
             team.refuse_after(error, text)
         if not isinstance(error, TeamError):

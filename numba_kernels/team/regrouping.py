@@ -35,7 +35,7 @@ def regroup(team, seconds: float | None):
     while (members := _agree(team, seconds)) is not None:
         new = None
         try:
-            new = team.part(members, team.letters.comm, team.attempt)
+            new = team.subteam(members, team.letters.comm, team.attempt)
             new._agree()  # settles the world's letters of these ranks
             break
         except PeerError:

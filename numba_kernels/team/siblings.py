@@ -103,7 +103,7 @@ class FirstWatch(Watch):
             }
             has = "has" if len(late) == 1 else "have"
             names = ranks_in_words(late, said.get)
-            self.tell(f"{names} {has} not begun to make the team, for {waited:.0f} s")
+            self.warn(f"{names} {has} not begun to make the team, for {waited:.0f} s")
 
     def unheard(self) -> list[int]:
         """Return the ranks that have not begun, of those on this machine."""

@@ -113,7 +113,7 @@ class Watch:
             names = ranks_in_words(self.late)
             _say(f"{names} came after {waited:.0f} s; {self.team.doing} goes on")
 
-    def tell(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         _say(text)
 
     def _compare(self, mail) -> None:

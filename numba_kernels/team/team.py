@@ -288,9 +288,9 @@ class Team(Waiting):
         members = sorted(
             (r for r in range(self.size) if table[r, 0] == color), key=lambda r: (table[r, 1], r)
         )
-        return self.part(members, self.comm)
+        return self.subteam(members, self.comm)
 
-    def part(self, members: list[int], comm: MPI.Comm, attempt: int = 0) -> Team:
+    def subteam(self, members: list[int], comm: MPI.Comm, attempt: int = 0) -> Team:
         """Return the team of `members`, ranks of this one in their new order; all of them call it.
 
         `comm` has this team's ranks, in order. Calls of another `attempt` are not mixed up with it.

@@ -138,11 +138,11 @@ def test_bubbles_in_words():
 def test_a_measured_step_is_replayed_without_messages():
     """Two stages, two micro-batches. Rank 0 is slow in F1, and rank 1 in F0 and in each B."""
     seconds = ["F0 1 F1 7 B0 2 W0 1 B1 2 W1 1", "F0 5 F1 3 B0 3 W0 1 B1 3 W1 1"]
-    spans = [Span(1, Action.of("recv F0"), 0.0, 9.0)]
+    spans = [Span(1, Action.parse("recv F0"), 0.0, 9.0)]
     for rank, words in enumerate(seconds):
         now, pairs = 10.0 * rank, words.split()
         for action, taken in zip(pairs[::2], map(float, pairs[1::2]), strict=True):
-            spans.append(Span(rank, Action.of(action), now, now + taken))
+            spans.append(Span(rank, Action.parse(action), now, now + taken))
             now += taken + 0.5
     table = Timetable(gpipe(2, 2), tuple(spans))
     # F0 and F1 of rank 0, then all that is left on rank 1, then B1 and W1 of rank 0

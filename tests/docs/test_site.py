@@ -1,5 +1,6 @@
 """The site: every public name has an example, and every page is listed and names what is there."""
 
+import json
 import re
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import pages
 import public
 import reference
 import sources
+import texts
 from names import NOTEBOOKS
 from tutorial_dl.cli.commands import app
 from values import VALUES
@@ -233,9 +235,10 @@ def test_text_that_was_written_over_is_not_shown():
     def stream(text, name="stdout"):
         return {"output_type": "stream", "name": name, "text": [text]}
 
-    figure = {"output_type": "display_data", "data": {}}
-    outputs = [stream("\r0 of 4"), stream("\r3 of 4\r       \r"), stream("4 engines\n"), figure,
-               stream("a\rb\n", "stderr"), stream("\r  \r")]  # fmt: skip
+    figure = {"output_type": "display_data", "data": {"image/png": ""}}
+    nothing = {"output_type": "display_data", "data": {}}  # a status that has ended
+    outputs = [stream("\r0 of 4"), stream("\r3 of 4\r       \r"), stream("4 engines\n"), nothing,
+               figure, stream("a\rb\n", "stderr"), stream("\r  \r")]  # fmt: skip
     made = cells.as_shown(outputs)
     assert [one.get("text") for one in made] == ["4 engines\n", None, "b\n"]
     assert cells.as_shown([stream("ab  \nabc\rx\n")])[0]["text"] == "ab  \nxbc\n"
@@ -297,6 +300,22 @@ def test_what_ranks_print():
     assert examples.by_rank(["a\nb", "", ""]) == "a\nb"
     assert examples.by_rank(["a", "a", "b"]) == "ranks 0-1: a\nrank 2:    b"
     assert examples.by_rank(["b", "a", "b"]) == "rank 0, 2: b\nrank 1:    a"
+
+
+def test_the_text_of_pages_for_a_search_from_disk(tmp_path):
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "api").mkdir()
+    (tmp_path / "api/a.html").write_text(
+        '<nav>menu</nav><article role="main" id="m"><style>p {}</style><section id="one">\n'
+        '<h1>One<a class="headerlink" href="#one">#</a></h1><p>a &lt; <b>b</b></p>'
+        "<svg><text>1</text></svg></section></article><footer>end</footer>"
+    )
+    (tmp_path / "source.html").write_text("<pre>x = 1</pre>")  # a file of the packages
+    texts.write(tmp_path)
+    script = (tmp_path / "_static/texts.js").read_text()
+    assert json.loads(script.removeprefix("var texts = ").removesuffix(";\n")) == {
+        "api/a.html": '<article role="main" id="m"><section id="one"> Onea &lt; b'
+    }
 
 
 def test_links_and_loads_of_the_site_are_checked(tmp_path):

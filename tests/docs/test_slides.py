@@ -199,7 +199,9 @@ def test_without_the_variable_figures_and_films_have_one_form(monkeypatch):
     monkeypatch.delenv(figure_style.KEEP, raising=False)
     with figure_style.axes() as ax:
         ax.plot([0, 1])
-    assert ax.figure._repr_mimebundle_() == {}
+    made = ax.figure._repr_mimebundle_()
+    assert made.keys() == {"image/png", "text/html"} and made["image/png"] in made["text/html"]
+    assert 'data-jp-theme-light="false"' in made["text/html"]  # it is dark in a dark theme
     film = figure_style.Film(ax.figure, iter([None]))
     assert film._repr_mimebundle_().keys() == {"text/html", "text/plain"}
 

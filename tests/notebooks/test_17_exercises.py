@@ -27,7 +27,7 @@ def made(lists):
     [
         BEST,
         tuple(one.split() for one in BEST),
-        [[Action.of(word) for word in one.split()] for one in BEST],
+        [[Action.parse(word) for word in one.split()] for one in BEST],
         [one.replace(" ", ", ") for one in BEST],
         "\n".join(BEST),
         "".join(f"rank {rank}:  {one}\n" for rank, one in enumerate(BEST)),

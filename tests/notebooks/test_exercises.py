@@ -14,16 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from exercise_cells import one_line, run
-from notebook_cells import NOTEBOOKS, Notebook
+from notebook_cells import Notebook
 from small_notebooks import small
 
+from tutorial_dl.cli.notebooks import notebook_files
 from tutorial_dl.course import foundations
 from tutorial_dl.course.exercises import NotYet, call, check, close
 from tutorial_dl.layout import Layout
 from tutorial_dl.simulate import steps
 from tutorial_dl.training import schedules
 
-NUMBERS = sorted(path.name[:2] for path in NOTEBOOKS.glob("*.ipynb"))
+NUMBERS = [path.name[:2] for path in notebook_files()]
 
 
 def asked(number: str) -> list[str]:

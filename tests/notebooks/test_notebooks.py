@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 from ended import until
+from notebook_cells import Notebook
 from small_notebooks import SMALL, small
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+from tutorial_dl.cli.notebooks import notebook_files
+
+NOTEBOOKS = notebook_files()
 SECONDS = 600  # a cell
 
 
@@ -60,6 +65,14 @@ def test_there_are_notebooks():
     assert SMALL.keys() <= {notebook.stem for notebook in NOTEBOOKS}
 
 
+def test_make_lab_opens_a_copy_beside_docs_that_git_ignores():
+    root = Path(__file__).parents[2]
+    done = subprocess.run(["make", "-n", "lab"], cwd=root, capture_output=True, text=True)
+    (mine,) = re.findall(r"notebooks copy (\w+)", done.stdout)
+    assert "jupyter lab --" in done.stdout and f"preferred_dir={mine} " in done.stdout
+    assert f"{mine}/" in (root / ".gitignore").read_text().splitlines()
+
+
 # Together the notebooks take longer than any other file, so every other one is in a second group.
 GROUPS = [
     pytest.param(path, marks=pytest.mark.xdist_group("more_notebooks")) if number % 2 else path
@@ -88,9 +101,47 @@ def test_notebook_is_stored_as_it_should_be(notebook):
         assert not cell.get("outputs") and cell.get("execution_count") is None
     identifiers = [cell["id"] for cell in content["cells"]]
     assert len(set(identifiers)) == len(identifiers)
+    text = "\n".join("".join(c["source"]) for c in content["cells"] if c["cell_type"] == "markdown")
+    for link in re.findall(r"\]\((\.\./[^)#]+)", text):  # also of a copy in `my_notebooks`
+        assert (notebook.parent / link).exists(), link
     # Without asserts, running a notebook would check hardly anything.
     code = [c for c in content["cells"] if c["cell_type"] == "code"]
     assert any("assert" in "".join(c["source"]) for c in code)
+
+
+def runs(losses: dict[str, float]) -> list[dict]:
+    """What rank 0 holds of trainings with these losses."""
+    rows = {"seconds": 1.0, "val_accuracy": 0.95}
+    named = {name: [rows | {"val_loss": loss}] for name, loss in losses.items()}
+    return [{"runs": {name: SimpleNamespace(epochs=epochs) for name, epochs in named.items()}}]
+
+
+BUSY = {  # what checks may meet where other programs use the cores
+    "08 pace-check": {"c": {"took": [0.9, 1.0, 1.0]}},
+    "08 late-check": {"late": SimpleNamespace(stderr=["rank 0 has waited 3 s in allreduce"])},
+    "12 compare": {"c": runs({"downpour": 0.1, "downpour, late": 0.1, "synchronous": 0.2})},
+    "13 compare": {"c": runs({"springs": 0.1, "synchronous, batch 32": 0.2})},
+    "14 compare": {
+        "c": runs(
+            {"synchronous, batch 32": 2, "synchronous, batch 96": 1, "energy matching, κ = 4/3": 4}
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("check", BUSY)
+def test_a_busy_machine_fails_no_check(check, capsys, monkeypatch):
+    """Times, and the order in which ranks come, are expected and not asserted."""
+    import numpy as np
+
+    from tutorial_dl import measure
+
+    monkeypatch.delenv(measure.QUIET, raising=False)
+    number, name = check.split()
+    (code,) = ["".join(c["source"]) for c in Notebook(number).all if c["id"] == name]
+    shown = SimpleNamespace(on_equal_terms=lambda *_, **__: None)
+    exec(code, {"np": np, "measure": measure, "plotting": shown} | BUSY[check])
+    assert "expected, but not measured: " in capsys.readouterr().out
 
 
 # The runner itself -----------------------------------------------------------------------------

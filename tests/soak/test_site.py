@@ -16,6 +16,7 @@ import pytest
 from browser import Page
 
 SITE = Path(__file__).parents[2] / "build/site"
+CALLBACKS = "tutorial_dl.training.callbacks"
 FOUND = "[...document.querySelectorAll('#search-results li a')].map(a => a.getAttribute('href'))"
 # One page: its width, the window's, what stands out, and pictures that are not there.
 LOOK = """
@@ -54,6 +55,7 @@ def address():
         ("ring", "api/modules/numba_kernels.allreduce.ring.html"),
         ("--batch-size", "commands/tutorial_dl-train.html#cmdoption-tutorial_dl-train-batch-size"),
         ("Adam", "api/classes/numba_kernels.optimizers.Adam.html"),
+        ("early stopping", f"api/modules/{CALLBACKS}.html#{CALLBACKS}.EarlyStopping"),
     ],
 )
 def test_search_finds(words, first, address, record):
@@ -63,6 +65,19 @@ def test_search_finds(words, first, address, record):
         place = shown.index(first) + 1 if first in shown else len(shown)
         record(f"place of {first} in a search for {words}", "<= 3", str(place), place <= 3)
         assert not page.elsewhere(), page.elsewhere()
+
+
+def test_search_from_disk_has_excerpts_and_finds_beginnings_of_words():
+    """A page that is opened from disk may not read others; "lr" is no part of "allreduce"."""
+    with Page() as page:
+        page.open(f"{SITE.as_uri()}/search.html?q=lr")
+        page.until("document.querySelector('#search-results h2')?.textContent == 'Search Results'")
+        assert page.until("document.querySelector('#search-results .context')?.textContent").strip()
+        names = page.until(
+            "[...document.querySelectorAll('#search-results li')].filter(li => li.offsetHeight)"
+            ".map(li => li.querySelector('a').textContent)"
+        )
+        assert names and not [name for name in names if "allreduce" in name.lower()], names
 
 
 def test_pages_lead_to_notebooks_and_files_and_cells_have_colours():

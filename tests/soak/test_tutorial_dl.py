@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import clock
 import pytest
 
 from numba_kernels import launch
 from tutorial_dl import bench
+from tutorial_dl.cli.notebooks import notebook_files
 
 MESSAGES = {"NUMBA_KERNELS_WINDOW": "0"}
 NODES = {"NUMBA_KERNELS_NODE": "2"}
@@ -145,6 +145,12 @@ def test_bubbles_of_pipelines(record):
     record("bubble of zb_h1, of 1f1b's, m = S = 2", "< 0.67", f"{ratio:.2f}", ratio < 2 / 3)
 
 
+@pytest.mark.parametrize("case", [("cnn", "digits", 10), ("lstm", "events", 3)])
+def test_every_strategy_trains_at_its_defaults(on_ranks, tests, record, tmp_path, case):
+    tests("test_cli").train_at_defaults(on_ranks, tmp_path, *case)
+    record(f"{case[0]} by each strategy at its defaults", "trains", "trains", True)
+
+
 @pytest.mark.parametrize("part", ["pipeline_throughput", "tensor_throughput"])
 def test_throughput_of_divided_models(record, part):
     from numba_kernels.bench import one_run
@@ -192,7 +198,7 @@ def test_horovods_script_is_started_on_two_ranks(tests, record, tmp_path):
 
 
 def test_a_killed_rank_of_a_keras_model(tests, record, tmp_path):
-    tests("test_cuts").a_rank_dies(tmp_path)
+    tests("model_parallel/test_cuts").a_rank_dies(tmp_path)
     record("a killed rank of a Keras model by tensor parallelism", "ends all", "ends all", True)
 
 
@@ -241,16 +247,14 @@ def test_a_figure_of_many_spans(tests, bound):
 
 # The rest --------------------------------------------------------------------------------------
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-MEASURING = [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))
-             if "measure.expect" in path.read_text()]  # fmt: skip
+MEASURING = [path for path in notebook_files() if "measure.expect" in path.read_text()]
 
 
-@pytest.mark.parametrize("name", MEASURING)
-def test_what_notebooks_expect_is_measured(tests, record, tmp_path, monkeypatch, name):
+@pytest.mark.parametrize("path", MEASURING, ids=lambda path: path.stem)
+def test_what_notebooks_expect_is_measured(tests, record, tmp_path, monkeypatch, path):
     monkeypatch.setenv("TUTORIAL_DL_QUIET_MACHINE", "1")
-    tests("test_notebooks").test_notebook(NOTEBOOKS / f"{name}.ipynb", tmp_path)
-    record(f"times that notebook {name[:2]} predicts", "as expected", "as expected", True)
+    tests("test_notebooks").test_notebook(path, tmp_path)
+    record(f"times that notebook {path.name[:2]} predicts", "as expected", "as expected", True)
 
 
 def test_help_at_once(tests, bound, tmp_path, monkeypatch):

@@ -31,20 +31,20 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-    "numba_kernels": 13420,
+    "numba_kernels": 13500,
     "course": 7570,
     "model_parallel": 5830,
-    "cluster": 5645,
-    "replica": 6200,
-    "tuning": 4080,
-    "runtime": 3620,
-    "data": 3330,
-    "training": 3230,
-    "interop horovod layers": 2940,
-    "cli config options": 3455,
+    "cluster": 5700,
+    "replica": 6230,
+    "tuning": 4460,
+    "runtime": 3650,
+    "data": 3360,
+    "training": 3350,
+    "interop horovod layers": 2960,
+    "cli config options": 3580,
     "strategies": 2280,
     "layout": 1105,
-    "models checkpoint quality (files)": 2590,
+    "models checkpoint quality (files)": 2640,
 }
 
 

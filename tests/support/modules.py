@@ -11,9 +11,9 @@ OF_THE_TEST = "of_the_test"  # the name of a test file's module in a rank
 
 
 def load(name: str) -> ModuleType:
-    """The test file of this name anywhere in tests/, except in tests/soak."""
+    """The test file of this name, or folder/name, anywhere in tests/ except in tests/soak."""
     (file,) = [f for f in TESTS.rglob(f"{name}.py") if f.parent != TESTS / "soak"]
-    return load_file(file, f"of_soak_{name}")
+    return load_file(file, f"of_soak_{file.stem}")
 
 
 def load_file(file: Path | str, name: str = OF_THE_TEST) -> ModuleType:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+from tutorial_dl.cli.notebooks import select
 
 
 class Notebook:
     """The notebook whose name begins with this number, as "05"."""
 
     def __init__(self, number: str):
-        (self.path,) = NOTEBOOKS.glob(f"{number}_*.ipynb")
+        (self.path,) = select([number])
         self.all: list[dict] = json.loads(self.path.read_text(encoding="utf-8"))["cells"]
 
     def cells(self, kind: str) -> list[str]:

@@ -23,6 +23,7 @@ TABLES = (dict, list, set)
 ONCE = {
     ("numba_kernels.team.world", "_world"),
     ("numba_kernels.trace.recording", "_last_ring"),
+    *(("numba_kernels.jit.compiling", name) for name in ("after", "tell", "told")),
     ("tutorial_dl.replica.keras.collectives", "_order"),
     ("tutorial_dl.interop.horovod.basics", "_made"),
     ("time", "tzname"),  # equal, but made anew by what reads the local time zone
@@ -32,6 +33,7 @@ KEPT = {
     ("numba_kernels.allreduce.dispatch", "_SEEN"),
     ("numba_kernels.team.regrouping", "_left_behind"),
     ("numba_kernels.team.failure", "ended"),
+    ("numba_kernels.team.short_traceback", "met"),
     ("tutorial_dl.interop.horovod.elastic.keras", "_iterators"),
     ("tutorial_dl.replica.keras.collectives", "_kept"),
 }

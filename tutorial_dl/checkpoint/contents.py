@@ -126,7 +126,7 @@ class Saving:
         same = saved.values["reasons"] == [repr(callback) for callback in run.callbacks]
         run.stopped = saved.values["stopped"] if same else None
         run.go_to(saved.values["place"])
-        for player, its in self.each(saved):
+        for player, its in self.players(saved):
             if player.schedule is None:  # else the next step sets it
                 player.strategy.set_rate(player.optimizer.learning_rate, run.correct_momentum)
             if (was := its.values["rate"]) != rate(player) and run.team.rank == 0:
@@ -148,20 +148,20 @@ class Saving:
         self.run.strategy.holding.take(lambda *part: saved.vector(name, *part), found)
         return found
 
-    def each(self, saved) -> list:
+    def players(self, saved) -> list:
         """Each player, and the Snapshot as if it were the run's only one."""
         first, *others = self.run.players
         theirs = saved.values.get("players", {})
-        parts = [(one, saved.part(f"{one.name}:", theirs[one.name])) for one in others]
+        parts = [(one, saved.with_prefix(f"{one.name}:", theirs[one.name])) for one in others]
         return [(first, saved), *parts]
 
     def check(self, saved) -> list:
-        """Raise CheckpointError if it is from another run; else return what `each` returns."""
+        """Raise CheckpointError if it is from another run; else return what `players` returns."""
         run, path = self.run, saved.path
         names = [player.name for player in run.players[1:]]
         if (theirs := list(saved.values.get("players", {}))) != names:
             raise CheckpointError(f"{path} was written with further players {theirs}, not {names}")
-        found = self.each(saved)
+        found = self.players(saved)
         for player, its in found:
             mine = of_player(player, {})
             check_model(path, mine["model"], its.values["model"])

@@ -149,7 +149,7 @@ class Snapshot:
         content = read_manifest(path / "manifest")
         self.path, self.values, self.ranks = path, content["values"], content["ranks"]
 
-    def part(self, prefix: str, values: dict) -> Snapshot:
+    def with_prefix(self, prefix: str, values: dict) -> Snapshot:
         """The arrays whose names begin with `prefix`, under the rest of their names."""
         found = copy(self)
         found.prefix, found.values = prefix, values

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from .. import data as datasets
 from .. import models
-from .files import check_writable
-from .files import tell as show
+from .files import check_writable, print_or_write
 from .train import report
 
 KERAS = (".keras", ".h5")
@@ -58,7 +57,7 @@ def work(
             found["samples"] = samples.samples if streamed else len(samples)
             if team.rank == 0:
                 values = ", ".join(f"{n} {v:.4g}" for n, v in found.items() if n != "samples")
-                show(found, json, f"{found['samples']} samples: {values}", indent=1)
+                print_or_write(found, json, f"{found['samples']} samples: {values}", indent=1)
         else:
             outputs = predict(team, replica, samples, batch_size)
             if team.rank == 0:
@@ -102,7 +101,7 @@ def load(model_file: str, model: str | None, dataset, run_code: bool = False):
     if shapes != found:
         raise ValueError(f"{path} has arrays {found}, but model {model!r} has {shapes}")
     for one in replica.segments:
-        one.of(replica.parameters)[...] = arrays[one.name]
+        one.view(replica.parameters)[...] = arrays[one.name]
     return replica
 
 

@@ -1,7 +1,6 @@
 """The command line. Heavy packages are imported only after a command has checked its options."""
 
 import inspect
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -65,16 +64,6 @@ def are_started(ranks: int | None) -> bool:
     return launch.under_mpi()
 
 
-def ending(status: int) -> str:
-    """How the rank that did not end by itself was ended, according to mpiexec's exit status."""
-    number = status - 128 if status > 128 else status
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return f"status {status}"
-    return f"signal {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-
-
 @app.command()
 def run(
     ranks: number("Largest number of ranks to train on.", *RANKS) = 4,
@@ -107,12 +96,14 @@ def train(file: Path | None = None, **given) -> None:
         grace = SAVING_SECONDS if folder else 5.0
         # Both, so that a bar and the result go to the terminal on one way, and in their order.
         terminal = {TERMINAL: "both" if sys.stdout.isatty() else "1"} if sys.stderr.isatty() else {}
+        least = None if asked.with_master else job.needed(need or 1)
         done = ranks_of.start(
             "train",
             need or 1,
             asked.changed(),
             grace=grace,
-            survive=asked.survives,
+            survive=asked.with_master,
+            least=least,
             env=terminal,
             preload=job.preload(asked.data.model),
         )
@@ -122,12 +113,12 @@ def train(file: Path | None = None, **given) -> None:
         newest = max(Path(folder).glob("step_*"), default=None) if folder else None
         fail("interrupted" + (f"; --resume goes on from {newest}" if newest else ""), 130)
     if done.returncode not in (0, 1, 2):  # with these, a rank has printed the reason
-        # Of ranks that survive, the status is that of rank 0, and they have told of other ranks.
-        who = (
-            "the master (rank 0)" if asked.with_master else "rank 0" if asked.survives else "a rank"
-        )
-        early = "; before training began, it may have been another rank" if asked.survives else ""
-        fail(f"{who} was ended by {ending(done.returncode)}{early}", 1)
+        who = "a rank" if done.failed is None else f"rank {done.failed}"
+        if done.failed is None and (asked.with_master or least):  # each rank would have said so
+            who = "mpiexec or a rank's supervisor"
+        elif asked.with_master and not done.failed:
+            who = "the master (rank 0)"
+        fail(f"{who} was ended by {job.ending(done.returncode)}", 1)
     raise typer.Exit(done.returncode)
 
 
@@ -150,6 +141,7 @@ def tune(file: Path | None = None, **given) -> None:
     """Search for good options: many trainings, several at once, each on its own ranks."""
     from ..tuning.search import GONE as INSTEAD
     from . import tune as job
+    from .train import ending
 
     given = {name: getattr(value, "value", value) for name, value in given.items()}
     own = {one.name: given.pop(one.name) for one in OF_SEARCH}
@@ -195,6 +187,20 @@ app.command()(tune)
 
 
 app.command()(layout.layout)
+
+
+@app.command()
+@one_line()
+def compare(
+    results: Annotated[list[str], typer.Argument(help="Files that train --json has written.")],
+    figure: Annotated[
+        str, typer.Option(metavar="FILE", help="The curves go here: .png, .svg or .pdf.")
+    ] = "compared.png",
+) -> None:
+    """Show the results of several trainings in one table and one figure."""
+    from . import comparing
+
+    comparing.compare(results, figure)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

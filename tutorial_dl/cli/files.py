@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+FIGURES = (".png", ".svg", ".pdf")
+
 
 def check_writable(*names: str | Path | None) -> None:
     """Raise OSError if one of these files can't be written, before it fails after training.
@@ -27,6 +29,15 @@ def check_writable(*names: str | Path | None) -> None:
                 raise OSError(f"cannot write {path}: {error.strerror}") from None
 
 
+def check_figure(file: str | None) -> None:
+    """Raise ValueError or OSError if a figure can't be written to this file; None is no file."""
+    if file is not None and not file.lower().endswith(FIGURES):
+        raise ValueError(
+            f"--figure must be a file name that ends in {', '.join(FIGURES)}, got {file!r}"
+        )
+    check_writable(file)
+
+
 def replace(path: Path | str, text: str) -> None:
     """Write a file at once: another process sees the old one or the new one."""
     path = Path(path)
@@ -35,7 +46,7 @@ def replace(path: Path | str, text: str) -> None:
     part.replace(path)
 
 
-def tell(found: Any, file: str | None, words: str, indent: int | None = None) -> None:
+def print_or_write(found: Any, file: str | None, words: str, indent: int | None = None) -> None:
     """Print `words`, and write what was found to a file, as JSON; file "-": print that instead."""
     if file not in (None, "-"):
         Path(file).write_text(json.dumps(found, indent=indent) + "\n")

@@ -11,10 +11,8 @@ from tutorial_dl.layout.layout import Layout
 
 from .. import config
 from .errors import one_line
-from .files import check_writable, tell
+from .files import check_figure, check_writable, print_or_write
 from .parameters import RANKS, file_option, flag, number
-
-FIGURES = (".png", ".svg", ".pdf")
 
 
 @one_line()
@@ -83,11 +81,8 @@ def layout(
             sequence=sequence_parallel,
         )  # fmt: skip
         return
-    if figure is not None and not figure.lower().endswith(FIGURES):
-        raise ValueError(
-            f"--figure must be a file name that ends in {', '.join(FIGURES)}, got {figure!r}"
-        )
-    check_writable(json, figure)
+    check_figure(figure)
+    check_writable(json)
     if cut:
         if any(value is not None for value in said.values()) or (groups, folds) != (1, 1):
             raise ValueError(
@@ -105,7 +100,7 @@ def layout(
     nodes = None if node_size is None else [rank // node_size for rank in range(found.ranks)]
     each = [role._asdict() for role in found.roles(nodes)]
     told = {"ranks": found.ranks, "nodes_in_talk": found.nodes_in_talk, "roles": each}
-    tell(told, json, found.text(nodes))
+    print_or_write(told, json, found.text(nodes))
     if figure is not None:
         found.figure(nodes).savefig(figure, bbox_inches="tight")
 
@@ -119,7 +114,7 @@ def show_axes(
     if "pipeline" not in cut:
         del axes["pipeline"]
     found = {"ranks": ranks, "axes": axes, "roles": roles(axes, node_size)}
-    tell(found, json, "\n".join(lines(axes, node_size)))
+    print_or_write(found, json, "\n".join(lines(axes, node_size)))
     if figure is not None:
         from tutorial_dl.layout.figure import draw_axes
 

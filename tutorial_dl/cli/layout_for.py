@@ -17,7 +17,7 @@ from tutorial_dl.simulate.cuts import Cut, choice, divisors, propose, size
 from tutorial_dl.simulate.steps import copy_bandwidth, median_seconds
 from tutorial_dl.words import counted
 
-from .files import tell
+from .files import print_or_write
 
 MESSAGE = 1e-4  # seconds per sum that is called from a graph, or per message of a pipeline
 # A stage keeps what its graph computed on a tape: 1.6 times as slow for four layers of 1,024 units,
@@ -47,7 +47,7 @@ def main(
         "weights": int(replica.parameters.size), "seconds_on_one_rank": seconds,
         "proposals": [as_json(one, axes) for one in found], "proposed": best, "why": why,
     }  # fmt: skip
-    tell(told, json, "\n".join(table(told, found, axes)))
+    print_or_write(told, json, "\n".join(table(told, found, axes)))
 
 
 def built(model: str, data: str, batch_size: int) -> tuple[Any, Any]:

@@ -1,35 +1,41 @@
 """`python -m tutorial_dl notebooks`: the notebooks of the course, installed with the package."""
 
+import re
 import shutil
 import time
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..words import counted
 from .errors import fail, one_line
 from .parameters import flag
 
 app = typer.Typer(no_args_is_help=True, help="List the notebooks of the course, copy or run them.")
+NAMES = re.compile(r"\]\((\w+\.ipynb)\)")
 
 
-def found() -> list[Path]:
-    """The notebooks' files, in order: those of a source tree, else those that were installed."""
-    here = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
-    if here:
-        return here
-    try:
-        files = metadata.files("tutorial-dl") or []
-    except metadata.PackageNotFoundError:
-        files = []
-    return sorted(Path(file.locate()).resolve() for file in files if file.suffix == ".ipynb")
+def notebook_files() -> list[Path]:
+    """The files of the course, in order: those that the table in notebooks/README.md names, of a
+    source tree or else as installed. A user's own notebooks beside them are left out.
+    """
+    table = Path(__file__).parents[2] / "notebooks/README.md"
+    if not table.exists():
+        with suppress(metadata.PackageNotFoundError):
+            for file in metadata.files("tutorial-dl") or ():
+                if file.match("tutorial-dl/notebooks/README.md"):
+                    table = Path(file.locate()).resolve()
+    names = NAMES.findall(table.read_text(encoding="utf-8")) if table.exists() else ()
+    return [table.parent / name for name in names]
 
 
 @app.command("list")
 def list_() -> None:
     """List the notebooks."""
-    for file in found():
+    for file in notebook_files():
         print(file.name)
 
 
@@ -38,18 +44,18 @@ def copy(
     folder: Annotated[Path, typer.Argument(help="Where to copy them; it is made if need be.")],
     force: flag("Replace notebooks that are there.") = False,
 ) -> None:
-    """Copy the notebooks to a folder of your own, to run and change them there."""
-    files = found()
+    """Copy the notebooks to a folder of your own, where those that are there already are kept."""
+    files = notebook_files()
     if not files:
         fail("the notebooks were not installed: reinstall the package from its wheel", 1)
-    there = [file.name for file in files if (folder / file.name).exists()]
-    if there and not force:
-        fail(f"{folder / there[0]} exists; --force replaces it and {len(there) - 1} others")
+    new = [file for file in files if force or not (folder / file.name).exists()]
     with one_line():
         folder.mkdir(parents=True, exist_ok=True)
-        for file in files:
+        for file in new:
             shutil.copyfile(file, folder / file.name)
-    print(f"{len(files)} notebooks in {folder}: jupyter lab {folder}")
+    kept = f"; kept {len(files) - len(new)} as they are there (--force replaces them)"
+    kept *= len(new) < len(files)
+    print(f"{folder}: copied {counted(len(new), 'notebook')}{kept}")
 
 
 @app.command()
@@ -85,7 +91,7 @@ def run(
 
 def select(names: list[str]) -> list[Path]:
     """The files of the notebooks with these names or numbers; all without any."""
-    files = found()
+    files = notebook_files()
     by_word = {}
     for file in files:
         number, _, name = file.stem.partition("_")

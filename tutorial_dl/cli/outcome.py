@@ -75,7 +75,7 @@ def _asynchronous(rows: list[dict]) -> str:
     accuracies = sorted(row["val_accuracy"] for row in found)
     return (
         f"Of the asynchronous strategies, {best['strategy'].replace('_', ' ')} ended with the "
-        f"lowest validation loss, {best['val_loss']:.3f} (one process: {one['val_loss']:.3f}); "
+        f"lowest validation loss, {best['val_loss']:.4f} (one process: {one['val_loss']:.4f}); "
         f"their accuracies are {accuracies[0]:.3f} to {accuracies[-1]:.3f} (one process: "
         f"{one['val_accuracy']:.3f})."
     )

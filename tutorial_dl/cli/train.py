@@ -4,6 +4,7 @@ A rank trains; if a run fails, one rank reports it, once.
 """
 
 import os
+import signal
 import sys
 import traceback
 from contextlib import nullcontext
@@ -22,7 +23,7 @@ from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden
 from ..training.columns import columns
 from ..training.ranks import ranks_of
-from ..user_function import is_ours, place_of
+from ..user_function import is_ours, place_of, shadow
 from ..words import counted
 from .files import check_writable
 from .train_result import summary, write, write_config, write_timeline
@@ -65,6 +66,25 @@ def check_folder(folder: Path) -> None:
         raise OSError(f"cannot write to {folder}: permission denied")
 
 
+def needed(ranks: int) -> int | None:
+    """How many ranks must be left, or none can go on: then the others say which rank was lost.
+
+    None: mpiexec ends all ranks when one is lost. (Supervisors need a folder that all ranks see.)
+    """
+    here = launch.privacy.stays_here(launch.environment_without_ranks())
+    return ranks if ranks > 1 and here else None
+
+
+def ending(status: int) -> str:
+    """How a rank that did not end by itself was ended, according to its exit status."""
+    number = status - 128 if status > 128 else status
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"status {status}"
+    return f"signal {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
 def crowd(ranks: int) -> str | None:
     """What to tell a user whose run has far more ranks than this machine has cores.
 
@@ -97,15 +117,18 @@ def run_rank(config: RunConfig) -> int:
 
     from ..checkpoint.contents import tell_resumed
     from ..runtime.errors import Terminated
+    from ..training.progress import tell_of_compiling
 
-    def ended(status: int) -> int:
+    def ended(status: int, lost: bool = False) -> int:
         # Lost ranks would never reach a barrier or MPI_Finalize: not even one that was lost after
-        # the last barrier, for example as Python ended.
-        if config.survives:
+        # the last barrier, for example as Python ended. Otherwise atexit functions are called.
+        if config.with_master or config.pipeline.pipeline is not None or lost:
             leave(status)
         return status
 
     np.seterr(all="ignore")  # one line reports a loss that is not finite
+    if launch.rank() == 0 and not config.output.quiet:
+        tell_of_compiling()
     team = Team()
     launch.can_be_lost()
     # Every rank may print again: from here on, ranks agree on which one does.
@@ -140,8 +163,8 @@ def run_rank(config: RunConfig) -> int:
             print(end, file=sys.stderr, flush=True)
         return ended(end.code)
     except (Exception, SystemExit) as error:
-        causes = report(team, error, setting_up)
-        return ended(2 if setting_up and causes else 1)
+        causes = report(team, error, setting_up, config.with_master)
+        return ended(2 if setting_up and causes else 1, lost=not causes)
 
 
 def trainer_of(config: RunConfig, team):
@@ -191,9 +214,15 @@ def try_out(trainer, config: RunConfig) -> None:
         asked = getattr(config.schedule, what)
         if asked is not None and (metric := form(asked)[0]) not in known:
             raise ValueError(f"{what} {asked!r}: there is no {metric!r}; one of {known}")
+    for one in trainer.callbacks:
+        if getattr(one, "metric", known[0]) not in known:
+            raise ValueError(
+                f"--patience and --save-best go by {one.metric!r}, which needs validation data; or "
+                f"give --monitor, one of {known}"
+            )
 
 
-def report(team, error: BaseException, setting_up: bool) -> set[int]:
+def report(team, error: BaseException, setting_up: bool, with_master: bool = False) -> set[int]:
     """After a failure on all ranks, have one of them tell the cause. Collective.
 
     Returns the ranks that failed by themselves; where a rank was killed, there are none.
@@ -208,15 +237,24 @@ def report(team, error: BaseException, setting_up: bool) -> set[int]:
     if team.is_cause or isinstance(error, MismatchError):
         causes.add(team.rank)
     others = {team.rank, *(letter.rank for letter in letters)} - causes
-    # If rank 0 was killed, the process that started it reports that.
-    told = not causes and 0 not in others and "NUMBA_KERNELS_KEPT" in os.environ
-    if not told and team.rank == min(causes or others):
-        tell(error, setting_up)
+    # If the master was killed, the process that started it reports that.
+    told = with_master and not causes and 0 not in others and "NUMBA_KERNELS_KEPT" in os.environ
+    tells = team.rank == min(causes) if causes else not told and launch.is_first_to_tell()
+    if tells:
+        killed = [] if causes else map(launch.status_of, range(team.size))
+        how = next((f", by {ending(one)}" for one in killed if one and one > 128), "")
+        role = team.roles.get(team.rank) if causes else None
+        print_error(error, setting_up, f"rank {team.rank} ({role}) failed: " if role else "", how)
     return causes
 
 
-def tell(error: BaseException, setting_up: bool) -> None:
-    """Print one line for an error that the user can fix, a traceback for one in the program."""
+def print_error(error: BaseException, setting_up: bool, whose: str = "", how: str = "") -> None:
+    """Print one line for an error that the user can fix, a traceback for one in the program.
+
+    Args:
+        whose: The rank and its stage, if it has one: then it is one line, too.
+        how: How a rank was ended.
+    """
     from numba_kernels.errors import TeamError
 
     from ..checkpoint.format import CheckpointError
@@ -225,17 +263,25 @@ def tell(error: BaseException, setting_up: bool) -> None:
 
     # (An OSError names a file that can't be written or read, such as one on a full disk.)
     known = TrainingError | DriftError | TeamError | CheckpointError | datasets.DataError | OSError
-    if setting_up or isinstance(error, known):
-        print(f"error: {first_line(error)}", file=sys.stderr, flush=True)
-    else:
+    graph = type(error).__module__.partition(".")[0] == "tensorflow"
+    plain = setting_up or isinstance(error, known)
+    shown = plain or whose or graph
+    if not shown or os.environ.get("NUMBA_KERNELS_TRACEBACK") == "1":
         traceback.print_exception(error)
+    if shown:
+        line = f"{'' if plain else whose}{first_line(error)}{how}"
+        print(f"error: {line}", file=sys.stderr, flush=True)
 
 
 def first_line(error: BaseException) -> str:
     """An error in one line, with file and line number if it was raised outside this package."""
+    return _first_line(error) + shadow(error)
+
+
+def _first_line(error: BaseException) -> str:
     if (words := missing(error)) is not None:
         return words
-    text = telling_line(str(error))
+    text = telling_line(error)
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     ours = type(error).__module__.partition(".")[0] in ("tutorial_dl", "numba_kernels")

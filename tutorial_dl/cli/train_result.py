@@ -3,7 +3,10 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
+
+from numba_kernels import launch
 
 from ..config import RunConfig
 from ..replica.base import compiled
@@ -14,6 +17,10 @@ from .files import replace
 # Columns of training/gan_quality.py that the printed line has, too
 QUALITY = ("discriminator_loss", "accuracy_asked", "separation", "profile_error",
            "resolution_error", "distance")  # fmt: skip
+
+
+# Seconds that standard output waits: mpiexec takes it another way than the line of the last epoch
+BEHIND = 0.1
 
 
 def summary(config: RunConfig, trainer) -> dict:
@@ -103,6 +110,8 @@ def write(result: dict, where: str | None) -> None:
         return
     # In a terminal the bar, which ranks write to stderr, must have ended before.
     stream = sys.stderr if os.environ.get(TERMINAL) == "both" else sys.stdout
+    if stream is sys.stdout and launch.under_mpi():
+        time.sleep(BEHIND)
     print(in_words(result), file=stream, flush=True)
     if where:  # after the line: if the file can't be written, not all is lost
         try:

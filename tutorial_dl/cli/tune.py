@@ -11,8 +11,7 @@ from ..tuning.options import config_of
 from ..tuning.search import Search
 from ..tuning.space import Space
 from . import ranks as ranks_of
-from .files import check_writable, replace
-from .files import tell as show
+from .files import check_writable, print_or_write, replace
 from .train import check as check_training
 from .train import leave, preload, report
 
@@ -33,6 +32,10 @@ def check(asked: int | None, **options) -> int:
     `asked` is the number of ranks asked for.
     """
     search, files = search_of(**options)
+    if files["best_to"] and len(search.merits) > 1:
+        raise ValueError(
+            f"--best-to writes the best set, and {search.merit} may have several: use --json FILE"
+        )
     launch.check_ranks(2 if asked is None else asked)
     here = launched() if launch.under_mpi() else asked
     each = search.ranks_each(here)
@@ -93,8 +96,9 @@ def say(text: str, row: dict | None) -> None:
 def finish(search: Search, study, outcome, files: dict[str, str | None], ranks: int) -> int:
     """Write what was asked for, and print the outcome."""
     from ..tuning.report import page, summary
+    from ..tuning.study import row_of
 
-    best = study.best
+    best, higher = study.best, search.higher
     result = {
         "best": best and {
             "number": best.number,
@@ -102,8 +106,9 @@ def finish(search: Search, study, outcome, files: dict[str, str | None], ranks: 
             "value": best.value,
             "folds": best.user_attrs.get("folds", [best.value]),
         },
+        "front": [row_of(trial) for trial in study.front],
         "merit": search.merit,
-        "maximise": search.higher,
+        "maximise": higher[0] if len(higher) == 1 else higher,
         "sampler": search.sampler,
         "groups": search.groups,
         "folds": search.folds,
@@ -115,7 +120,7 @@ def finish(search: Search, study, outcome, files: dict[str, str | None], ranks: 
         "lost": outcome.lost,
         "stopped": outcome.stopped,
     }  # fmt: skip
-    show(result, files["json"], summary(study, outcome), indent=1)
+    print_or_write(result, files["json"], summary(study, outcome), indent=1)
     if files["best_to"] and best is not None:
         each = best.user_attrs.get("ranks", result["sizes"][0])
         config = config_of(search.base, best.params)
@@ -128,6 +133,6 @@ def finish(search: Search, study, outcome, files: dict[str, str | None], ranks: 
         return 130
     if outcome.stopped:
         print(f"error: {outcome.stopped}", file=sys.stderr, flush=True)
-    elif best is None:
+    elif not result["front"]:
         print("error: no trial was completed", file=sys.stderr, flush=True)
-    return 1 if outcome.stopped or best is None else 0
+    return 1 if outcome.stopped or not result["front"] else 0

@@ -98,7 +98,7 @@ class Notebook(Page):
         self._status = ""
         bundles = self._bundles()
         if len(bundles) < len(self._shown) and alone():
-            # An output that is replaced by nothing would leave a blank strip.
+            # What is not shown is not kept in the notebook either.
             clear_output(wait=bool(bundles))
             self._shown = []
         self._show(bundles)
@@ -106,7 +106,8 @@ class Notebook(Page):
     def _show(self, bundles: list[Bundle]) -> int:
         """Display these bundles in place of those shown; returns about how many bytes were sent."""
         sent = 0
-        bundles = bundles + [Bundle({"text/plain": ""})] * (len(self._shown) - len(bundles))
+        # Without data: JupyterLab would show an empty text as a blank strip.
+        bundles = bundles + [Bundle({})] * (len(self._shown) - len(bundles))
         for place, bundle in enumerate(bundles):
             update = place < len(self._shown)
             if update and self._shown[place][1] == bundle:

@@ -199,6 +199,9 @@ def colours(text: str, state: dict[str, str], name: str) -> str:
 
 def _cell(data: Mapping, metadata: Mapping) -> str:
     """HTML of a figure or a table for a grid; "" if it has none that can be put in one."""
+    table = "".join(data.get("text/html", ""))
+    if table.startswith("<img "):  # of figure_style: it fits dark pages, too
+        return table
     for kind in IMAGES:
         if kind in data:
             image = "".join(data[kind]).replace("\n", "")
@@ -208,7 +211,6 @@ def _cell(data: Mapping, metadata: Mapping) -> str:
             width = f"width:{size['width']:g}px;" if "width" in size else ""
             style = f"{width}max-width:100%;height:auto"
             return f"<img src='data:{kind};base64,{image}' style='{style}' alt='figure'>"
-    table = "".join(data.get("text/html", ""))
     if not table or "<script" in table or any(kind.startswith("application/") for kind in data):
         return ""
     return f"<div style='overflow-x:auto'>{table}</div>"

@@ -18,15 +18,18 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
 import zmq
 from ipykernel.compiler import XCachingCompiler
+from ipykernel.zmqshell import ZMQInteractiveShell
 from ipyparallel.engine import app
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Type
 
+from numba_kernels.errors import message_of
 from numba_kernels.shared.segments import unlink_segments
 
 from ..tensorflow_chatter import hide_tensorflow_chatter
@@ -35,6 +38,7 @@ from .engine_main_thread import MainThread, Shares
 from .protocol import ABOUT, QUESTION, WRITE, About, Severity, pipe, position_file
 
 ENDING = 2  # seconds that SIGTERM leaves an idle engine in a batch job
+SHOWN = 20  # calls at the beginning of a long traceback, and as many at its end
 # After 2 s without a heartbeat, the kernel of this node asks the controller's each second whether
 # the connection still stands; if it does not, the engine connects again (controller.py).
 KEEPALIVE = {
@@ -75,6 +79,16 @@ class Compiler(XCachingCompiler):
         return super().format_code_name(name)
 
 
+class Shell(ZMQInteractiveShell):
+    """Its errors have a message, which IPython's history and ipykernel's reply ask for."""
+
+    async def run_code(self, code_obj, result=None, *, async_=False):
+        failed = await super().run_code(code_obj, result, async_=async_)
+        if result is not None and result.error_in_exec is not None:
+            result.error_in_exec = sayable(result.error_in_exec)
+        return failed
+
+
 class Ending:
     """Decides what SIGTERM does to this engine; nothing changes outside a batch job.
 
@@ -111,7 +125,7 @@ class Ending:
 class Kernel(IPythonParallelKernel):
     """The kernel of an engine."""
 
-    compiler_class = Type(Compiler)
+    compiler_class, shell_class = Type(Compiler), Type(Shell)
     # ipykernel 7 would ask a thread of the shell channel which thread runs cells, to await in them.
     # Engines have no such thread; `do_execute` sets what ipykernel reads of it.
     _supports_kernel_subshells = False
@@ -137,6 +151,9 @@ class Kernel(IPythonParallelKernel):
         events.register("pre_run_cell", self.before_cell)
         events.register("post_run_cell", self.after_cell)
         self.shell.set_custom_exc((BaseException,), self.raised)
+        # exit() and quit() would end the engine; and IPython advises to use them
+        self.shell.ask_exit = sys.exit
+        warnings.filterwarnings("ignore", "To exit: use 'exit'")
         self.control_handlers[QUESTION] = self.answer
         return super().start()
 
@@ -162,7 +179,8 @@ class Kernel(IPythonParallelKernel):
         """IPython's event; `raised` has seen most errors, but not those of syntax, for example."""
         if result is None:
             self.failed(RuntimeError("the cell was cancelled"))  # an `await` was
-        elif (error := result.error_before_exec or result.error_in_exec) is not None:
+        error = result and (result.error_before_exec or result.error_in_exec)
+        if error is not None and self.error is None:
             self.failed(error)
 
     def raised(self, shell, kind, error, trace, tb_offset=None) -> None:
@@ -170,7 +188,9 @@ class Kernel(IPythonParallelKernel):
         self.failed(error)  # first: a traceback may take a second if many ranks share few cores
         if isinstance(error, KeyboardInterrupt):  # the client reports it in one line
             error._render_traceback_ = list
-        shell.showtraceback(running_compiled_code=True)
+        shorten(error)
+        said = sayable(error)
+        shell.showtraceback((type(said), said, trace), running_compiled_code=True)
 
     def failed(self, error: BaseException) -> None:
         """Make the ranks of all teams of this process raise PeerError, once per error."""
@@ -225,6 +245,31 @@ def about_cell(request) -> About:
     """What is known of a cell; of others' requests, that they are new."""
     sent = request.get("metadata", {}).get(ABOUT)
     return About(*sent) if sent else About(0, time.time_ns(), False, None)
+
+
+def shorten(error: BaseException) -> None:
+    """Cut the middle out of long tracebacks: IPython needs 20 ms for each line of one."""
+    seen: set[int] = set()  # causes may go round in a circle
+    chained: BaseException | None = error
+    while chained is not None and id(chained) not in seen:
+        seen.add(id(chained))
+        steps, step = [], chained.__traceback__
+        while step is not None:
+            steps.append(step)
+            step = step.tb_next
+        if (left_out := len(steps) - 2 * SHOWN) > 0:
+            steps[SHOWN - 1].tb_next = steps[-SHOWN]
+            chained.add_note(f"({left_out} more calls, between these, are not shown)")
+        chained = chained.__cause__ or chained.__context__
+
+
+def sayable(error: BaseException) -> BaseException:
+    """Return `error`, or one of the same name that says why its message can't be made."""
+    try:
+        str(error)
+    except Exception:
+        return type(type(error).__name__, (Exception,), {})(message_of(error))
+    return error
 
 
 def severity(error: BaseException) -> Severity:

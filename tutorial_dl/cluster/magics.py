@@ -134,11 +134,10 @@ def which_ranks(text: str, size: int) -> list[int]:
     for part in text.replace(" ", "").split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not first <= last < size:
-            raise UsageError(
-                f"--ranks must be like 0,2 or 1-3 or all, with ranks from 0 to {size - 1}, "
-                f"got {text}"
-            )
+        if not match or first > last:
+            raise UsageError(f"--ranks must be like 1 or 0,2 or 1-3 or all, got {text}")
+        if last >= size:
+            raise UsageError(f"--ranks {text}: no rank {last}, only ranks 0 to {size - 1}")
         chosen.update(range(first, last + 1))
     return sorted(chosen)
 

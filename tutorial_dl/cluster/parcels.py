@@ -9,6 +9,8 @@ import pickle
 from collections.abc import Sequence
 from types import CodeType
 
+from numba_kernels.errors import message_of
+
 from ..interop.horovod.pickles import cloudpickle
 from ..tensorflow_chatter import hide_tensorflow_chatter
 
@@ -57,7 +59,7 @@ def pack(value: object, on_rank: bool = False) -> tuple[list, set[str]]:
     except CannotSend:
         raise
     except Exception as error:  # a class's own pickling may raise anything
-        raise CannotSend(" ".join(str(error).split()) or type(error).__name__) from None
+        raise CannotSend(" ".join(message_of(error).split()) or type(error).__name__) from None
     if on_rank:
         buffers = [bytes(buffer) for buffer in buffers]
     return [file.getvalue(), *buffers], pickler.files

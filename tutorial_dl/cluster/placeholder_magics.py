@@ -6,6 +6,8 @@ imported nothing of this package does not.
 
 import sys
 
+from ..tensorflow_chatter import hide_tensorflow_chatter
+
 NAMES = {"line": ("px", "autopx", "pxconfig", "pxresult"), "cell": ("px", "mpi")}
 
 
@@ -18,6 +20,7 @@ def register() -> None:
     shell = get_ipython()
     if shell is None:
         return
+    hide_tensorflow_chatter()  # of cells that import Keras first
     for kind, names in NAMES.items():
         for name in names:
             if name not in shell.magics_manager.magics[kind]:

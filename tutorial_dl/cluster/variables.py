@@ -16,6 +16,8 @@ from typing import Any
 
 from IPython import get_ipython
 
+from numba_kernels.errors import line_of
+
 from . import parcels
 from .cell_errors import CellError
 from .engine_values import CODE, SENT
@@ -223,6 +225,6 @@ def _unpacked(rank: int, parcel: Sequence) -> Any:
         raise CellError(
             [
                 f"what rank {rank} sent can't be read in the notebook "
-                f"({type(error).__name__}: {error}): ask for a part of it"
+                f"({line_of(error)}): ask for a part of it"
             ]
         ) from None

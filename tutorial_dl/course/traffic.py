@@ -55,7 +55,7 @@ def trips(function: Callable, **vectors: np.ndarray) -> list[Trip]:
     """
     log: list[Trip] = []
     watched = {
-        name: _Watched.of(x, name, log) if isinstance(x, np.ndarray) and x.ndim else x
+        name: _Watched.wrap(x, name, log) if isinstance(x, np.ndarray) and x.ndim else x
         for name, x in vectors.items()
     }
     function(**watched)
@@ -74,7 +74,7 @@ class _Watched(np.ndarray):
     log: list[Trip] | None = None
 
     @classmethod
-    def of(cls, x: np.ndarray, name: str, log: list[Trip]) -> _Watched:
+    def wrap(cls, x: np.ndarray, name: str, log: list[Trip]) -> _Watched:
         watched = x.view(cls)
         watched.name, watched.log = name, log
         return watched
@@ -91,7 +91,7 @@ class _Watched(np.ndarray):
         result = ufunc(*map(_plain, inputs), out=places, **options)
         if out is None:
             made = {w for trip in self.log for w in trip.writes if w.startswith("new ")}
-            target = _Watched.of(result, f"new {1 + len(made)}", self.log)
+            target = _Watched.wrap(result, f"new {1 + len(made)}", self.log)
         else:
             (target,) = out
         self._note(ufunc.__name__, inputs, target)

@@ -79,6 +79,10 @@ class Batches:
         self._begun.add(rounds)
         return rounds
 
+    def samples(self, epoch: int, round: int) -> np.ndarray:
+        """The indices of this rank's share of a round."""
+        return next(iter(self._rounds(epoch, round)))[0]
+
     def close(self) -> None:
         """Close epochs that were not read to the end, and the threads that read for them."""
         for rounds in list(self._begun):

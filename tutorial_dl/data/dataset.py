@@ -119,7 +119,7 @@ class Data:
             for indices in window:
                 yield self.take(indices)
 
-    def part(self, samples: slice) -> Data:
+    def rows(self, samples: slice) -> Data:
         """Return the samples of a slice as data, without a copy."""
         return type(self)(*self.take(samples))
 
@@ -189,7 +189,7 @@ def shard(data: Data, rank: int, ranks: int, batch_size: int = 1) -> Data:
     """This rank's contiguous share of `data`, without a copy: whole batches, perhaps none."""
     n = len(data)
     own = share(-(-n // batch_size), rank, ranks)
-    return data.part(slice(min(n, own.start * batch_size), min(n, own.stop * batch_size)))
+    return data.rows(slice(min(n, own.start * batch_size), min(n, own.stop * batch_size)))
 
 
 def varied(data: Any, count: int) -> Batch:
@@ -214,9 +214,9 @@ def varied(data: Any, count: int) -> Batch:
     return data.take(places)
 
 
-def classes(train: Data, validation: Data) -> int | None:
+def classes(*parts: Data | None) -> int | None:
     """Number of classes if the targets are labels (one column of integers >= 0), else None."""
-    targets = [train.targets, validation.targets]
+    targets = [part.targets for part in parts if part is not None]
     for t in targets:
         labels = not isinstance(t, (tuple, dict)) and t.size == len(t) and t.dtype.kind in "iu"
         if not labels or t.min(initial=0) < 0:

@@ -17,6 +17,7 @@ import numpy as np
 
 from tutorial_dl.data import blocks
 from tutorial_dl.data.ahead import Waited, ahead
+from tutorial_dl.data.arrays import not_finite
 from tutorial_dl.data.dataset import Batch, each_array
 from tutorial_dl.data.files import DataError
 from tutorial_dl.data.hdf5_files import Reader, Table
@@ -63,6 +64,20 @@ class Hdf5Data:
             arrays = reader.take(*self._places(indices))
         return self._batch(arrays, slice(None))
 
+    def not_a_number(self, indices: np.ndarray | slice) -> str | None:
+        """In words: the first NaN or infinity in these samples, with its file and row; or None."""
+        files, rows = self._places(indices)
+        step = max(1, WINDOW // self.table.sample_bytes)
+        with Reader(self.table) as reader:
+            for first in range(0, len(rows), step):
+                places = files[first : first + step], rows[first : first + step]
+                for name, array in reader.take(*places).items():
+                    if (at := not_finite(array)) is not None:
+                        file, row = (one[at[0]] for one in places)
+                        place = ", ".join(map(str, (row, *at[1:])))
+                        return f"{self.table.shown[file]}: {name}[{place}] is {array[at]}"
+        return None
+
     def order(self, seed: tuple[int, ...] | None, batch_size: int) -> Iterator[np.ndarray]:
         """Yield the sample indices in windows, in an order set by `seed` (blocks.py)."""
         window = self.window // self.table.sample_bytes
@@ -88,7 +103,7 @@ class Hdf5Data:
         finally:
             readings.close()
 
-    def part(self, samples: slice) -> Hdf5Data:
+    def rows(self, samples: slice) -> Hdf5Data:
         first, end, _ = samples.indices(len(self))
         return self._parts(np.array([[first, max(first, end)]]))
 

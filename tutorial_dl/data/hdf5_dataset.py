@@ -29,7 +29,7 @@ def hdf5(
         features, labels: Name of the dataset in every file. For a model with several inputs or
             outputs: several names, joined by commas or as a tuple; or a dict from the model's names
             to the datasets' names, as text "image=pixels,angle=alpha".
-        validation: Validation files; or the share of the samples to hold out, between 0 and 1:
+        validation: Validation files; or the share of the samples to hold out, from 0 to below 1:
             always the same samples, in stretches at equal distances (`Hdf5Data.split`).
         cache: Folder on a disk of this node, to which files are copied first (local_copy.py).
         window: Bytes that are shuffled and read together, over all ranks; at most two windows are
@@ -47,7 +47,7 @@ def hdf5(
     table = _table(paths(files), keys, cache)
     train = Hdf5Data(table, inputs, targets, window=window)
     if others is None:
-        train, kept = train.split(share)
+        train, kept = train.split(share) if share else (train, None)
         if len(train) == 0:
             raise DataError(
                 f"{table.shown[0]}: {sum(table.rows)} samples in all, none left to train on after "
@@ -65,9 +65,9 @@ def share_or_files(validation: Any) -> tuple[float, list[Path] | None]:
         share = float(validation)
     except (TypeError, ValueError):
         return 0.0, paths(validation, "validation")
-    if not 0 < share < 1:
+    if not 0 <= share < 1:
         raise ValueError(
-            f"validation {validation}: expected a share between 0 and 1, or HDF5 files"
+            f"validation {validation}: expected a share from 0 to below 1, or HDF5 files"
         )
     return share, None
 

@@ -51,7 +51,8 @@ def dataset_of(made: object, name: str = "data", split: float | None = None) -> 
             (x, y), (x, y, w) or (x, None). Or a stream (streams.py) for training, without
             validation data; or (train, validation), one or both of which are streams.
         split: The share of the samples held out for validation, the last ones, as in Keras's
-            `validation_split`; for arrays for both. None: 0.2.
+            `validation_split`; for arrays for both. 0: none, so there are no `val_` columns; None:
+            0.2.
     """
     if isinstance(made, Dataset):
         if split is not None:
@@ -86,7 +87,7 @@ def _of_streams(train: Any, validation: Any, *more: Any) -> Dataset:
     """The Dataset; further arguments: weights, if somebody gave some; name, split."""
     *weights, name, split = more
 
-    def part(given: Any, which: str) -> Any:
+    def as_data(given: Any, which: str) -> Any:
         if is_stream(given):
             return stream_of(given, f"data '{name}'{which}")
         if isinstance(given, tuple | list) and len(given) in (2, 3):
@@ -102,15 +103,15 @@ def _of_streams(train: Any, validation: Any, *more: Any) -> Dataset:
             "validation data, (train, validation)"
         )
     if weights:
-        part(weights[0], "")
+        as_data(weights[0], "")
         raise TypeError(f"data '{name}': expected (train, validation), got a tuple of 3")
-    kept = None if validation is None else part(validation, " (validation)")
-    return Dataset(name, part(train, ""), kept)
+    kept = None if validation is None else as_data(validation, " (validation)")
+    return Dataset(name, as_data(train, ""), kept)
 
 
 def _is_share(value: Any) -> bool:
     try:
-        return 0 < float(value) < 1
+        return 0 <= float(value) < 1
     except (TypeError, ValueError):
         return False
 
@@ -142,15 +143,17 @@ def _what(made: object) -> str:
     return f"a {type(made).__name__}{number}"
 
 
-def _split(data: Data, share: float) -> tuple[Data, Data]:
-    """The first samples, and the last `share` of them."""
+def _split(data: Data, share: float) -> tuple[Data, Data | None]:
+    """The first samples, and the last `share` of them; None for a share of 0."""
+    if share == 0:
+        return data, None
     first = int(len(data) * (1 - share))
     if not 0 < share < 1 or not 0 < first < len(data):
         raise ValueError(
             f"a validation split of {share:g} leaves {first} of {len(data)} samples to train on: "
-            "expected a share above 0 and below 1, and at least one sample in each part"
+            "expected a share from 0 to below 1, and at least one sample in each part"
         )
-    return data.part(slice(0, first)), data.part(slice(first, None))
+    return data.rows(slice(0, first)), data.rows(slice(first, None))
 
 
 def check(

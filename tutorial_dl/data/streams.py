@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from numba_kernels.errors import message_of
 from tutorial_dl.data import weights
 from tutorial_dl.data.dataset import Batch, Data
 from tutorial_dl.data.elements import batch_of
@@ -120,8 +121,8 @@ class Stream:
         except Exception as error:
             where = f"{self.name}: batch {number + 1} of epoch {epoch + 1}"
             if isinstance(error, ValueError) and is_ours(error):
-                raise DataError(f"{where}: {error}") from None
-            text = FRAME.sub("", str(error))
+                raise DataError(f"{where}: {message_of(error)}") from None
+            text = FRAME.sub("", message_of(error))
             text = next((line for line in text.splitlines() if line.strip()), "no message")
             kind = type(error).__name__
             raise DataError(f"{where}: {kind}: {text.strip()[:120]}{place_of(error)}") from error

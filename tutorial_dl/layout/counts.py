@@ -127,11 +127,11 @@ class Counts:
         near = _exact(ranks, self, others)
         if others and not near:
             near = f"nearest that fit: {_next_to(ranks, others)}"
-        told = f"{counted(ranks, 'rank')}, but {words(self)} need {self.ranks}"
+        told = f"{counted(ranks, 'rank')}, but {in_words(self)} need {self.ranks}"
         raise ValueError("; ".join(filter(None, (told, near))))
 
 
-def words(layout: Counts) -> str:
+def in_words(layout: Counts) -> str:
     """'masters 2 x workers 3 x devices 2', with groups and folds if there is a search."""
     names = ["groups", "folds"] if layout.search else []
     return " x ".join(
@@ -165,8 +165,8 @@ def _exact(ranks: int, wanted: Counts, layouts: Iterable[Counts]) -> str:
         return sum(abs(a - b) for a, b in pairs)
 
     fitting = {layout for layout in layouts if layout.ranks == ranks}
-    best = sorted(fitting, key=lambda layout: (unlike(layout), words(layout)))[:SHOWN]
-    return f"{ranks} fit {', or '.join(map(words, best))}" if best else ""
+    best = sorted(fitting, key=lambda layout: (unlike(layout), in_words(layout)))[:SHOWN]
+    return f"{ranks} fit {', or '.join(map(in_words, best))}" if best else ""
 
 
 def _next_to(ranks: int, layouts: Iterable[Counts]) -> str:
@@ -174,4 +174,4 @@ def _next_to(ranks: int, layouts: Iterable[Counts]) -> str:
     layouts = list(layouts)
     below = max((x for x in layouts if x.ranks < ranks), key=lambda x: x.ranks, default=None)
     above = min((x for x in layouts if x.ranks > ranks), key=lambda x: x.ranks, default=None)
-    return ", ".join(f"{counted(x.ranks, 'rank')} for {words(x)}" for x in (below, above) if x)
+    return ", ".join(f"{counted(x.ranks, 'rank')} for {in_words(x)}" for x in (below, above) if x)

@@ -12,7 +12,7 @@ from matplotlib.patches import FancyBboxPatch
 from tutorial_dl import figure_style as style
 from tutorial_dl.layout.axes import ranks_of, split_groups
 from tutorial_dl.layout.axes import title as title_of
-from tutorial_dl.layout.counts import words
+from tutorial_dl.layout.counts import in_words
 from tutorial_dl.layout.roles import Role
 from tutorial_dl.layout.tree import Knot, roots, shortened
 from tutorial_dl.words import counted
@@ -89,7 +89,7 @@ def draw_layout(
             note = "dashed: a worker\ncut between nodes" if cut else ""
             _row_name(ax, bottom - 1.5, "nodes", note, style.BLACK)
         if title is None:
-            title = f"{words(layout)}: {counted(layout.ranks, 'rank')}"
+            title = f"{in_words(layout)}: {counted(layout.ranks, 'rank')}"
         ax.set(xlim=(-LABELS, width), ylim=(floor, 1.4), title=title)
         ax.set_axis_off()
     return ax.figure

@@ -17,7 +17,7 @@ from itertools import islice, product
 from typing import TYPE_CHECKING
 
 from tutorial_dl.layout import axes
-from tutorial_dl.layout.counts import Counts, words
+from tutorial_dl.layout.counts import Counts, in_words
 from tutorial_dl.layout.placing import Places
 from tutorial_dl.layout.roles import Role
 from tutorial_dl.layout.tree import tree
@@ -178,9 +178,6 @@ class Layout(Counts):
 
         return draw_layout(self, nodes)
 
-    def _repr_png_(self) -> bytes:
-        return self.figure()._repr_png_()
-
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         return self.figure()._repr_mimebundle_()
 
@@ -191,7 +188,7 @@ def layout_of(rule, team) -> Layout:
         return Layout.for_ranks(team.size)
     layout = rule.layout
     if layout.search or not layout.masters:
-        raise ValueError(f"{rule} needs one group with a master, not {words(layout)}")
+        raise ValueError(f"{rule} needs one group with a master, not {in_words(layout)}")
     layout.check_ranks(team.size)
     return layout
 

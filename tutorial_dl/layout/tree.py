@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from tutorial_dl.layout.counts import words
+from tutorial_dl.layout.counts import in_words
 from tutorial_dl.layout.roles import Role
 from tutorial_dl.words import counted
 
@@ -87,7 +87,7 @@ def tree(layout, nodes: Sequence[Hashable] | None = None) -> str:
     width = max(len(label) for label, _ in lines) + 4
     numbers = [f"rank{'s' * (len(r) > 1)} {_listed(r)}" if r else "" for _, r in lines]
     column = max(map(len, numbers)) + 3
-    text = [f"{words(layout)}: {counted(layout.ranks, 'rank')}"]
+    text = [f"{in_words(layout)}: {counted(layout.ranks, 'rank')}"]
     for (label, ranks), number in zip(lines, numbers, strict=True):
         where = ""
         if nodes is not None and ranks:

@@ -101,7 +101,7 @@ class RingAttention:
         axis %= part.ndim
         shape = [list(part.shape) for _ in range(self.team.size)]
         for rank, one in enumerate(shape):
-            one[axis] = len(self.positions.of(rank))
+            one[axis] = len(self.positions.kept_by(rank))
         parts = self.team.allgather(np.ascontiguousarray(part))
         parts = [flat.reshape(one) for flat, one in zip(parts, shape, strict=True)]
         return self.positions.join(parts, axis)
@@ -190,10 +190,10 @@ class RingAttention:
     def _block(self, rank: int, like: np.ndarray) -> np.ndarray:
         """Memory for the keys and values of `rank`."""
         two, s, h, _, d = like.shape
-        return np.empty((two, s, h, len(self.positions.of(rank)), d), like.dtype)
+        return np.empty((two, s, h, len(self.positions.kept_by(rank)), d), like.dtype)
 
     def _check(self, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
-        t = len(self.positions.of(self.team.rank))
+        t = len(self.positions.kept_by(self.team.rank))
         if not q.shape == k.shape == v.shape or q.ndim != 4 or q.shape[2] != t:
             raise ValueError(
                 f"q, k and v must have shape (samples, heads, {t} positions, width) on rank "

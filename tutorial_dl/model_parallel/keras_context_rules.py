@@ -132,7 +132,7 @@ def part_of_constants(call: Call, given: Any, length: int, mine: np.ndarray) -> 
     """The arguments of a call, with these positions of arrays along all `length` positions."""
     dimensions = max(len(t.shape) for t in call.input_tensors)
 
-    def part(value: Any) -> Any:
+    def kept(value: Any) -> Any:
         if isinstance(value, keras.KerasTensor | str):
             return value
         if len(np.shape(value)) < dimensions - 1:
@@ -148,7 +148,7 @@ def part_of_constants(call: Call, given: Any, length: int, mine: np.ndarray) -> 
 
     if isinstance(call.operation, keras.Layer) or dimensions < 2:
         return given
-    return keras.tree.map_structure(part, given)
+    return keras.tree.map_structure(kept, given)
 
 
 def attention(call: Call, args: tuple, kwargs: dict) -> dict[str, Any]:

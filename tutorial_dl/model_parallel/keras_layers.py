@@ -57,7 +57,7 @@ class Exchange(Between):
             return shape
         size = self.length
         if self.forward != "gather":
-            size = len(self.sums.places(size).of(self.sums.team.rank))
+            size = len(self.sums.places(size).kept_by(self.sums.team.rank))
         return (shape[0], size, *shape[2:])
 
     def compute_output_spec(self, x):  # tokens stay integers

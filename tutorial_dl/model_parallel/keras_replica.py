@@ -231,7 +231,7 @@ class KerasPartReplica(KerasReplica):
         try:
             variables = self.whole.model.trainable_weights
             for segment, variable in zip(self.holding.whole, variables, strict=True):
-                variable.assign(segment.of(parameters))
+                variable.assign(segment.view(parameters))
             self.whole.save(path, trained)
         finally:
             self._forget()

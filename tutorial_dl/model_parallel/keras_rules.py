@@ -69,7 +69,7 @@ def carries(call: Call) -> bool:
     return name in OPERATIONS and all(np.ndim(one) == 0 for one in constants)
 
 
-def found(graph: Graph) -> dict[str, str]:
+def rules_for(graph: Graph) -> dict[str, str]:
     """A table for a model, of layers' names.
 
     Raises:

@@ -77,9 +77,9 @@ class KerasStage(Stage):
 
     def hold(self, parameters, gradient):
         self.held = parameters, gradient
-        self.gw = [s.of(gradient) for s in self.segments]
+        self.gw = [s.view(gradient) for s in self.segments]
         for segment, variable in zip(self.segments, self.variables, strict=True):
-            alias(variable, segment.of(parameters))
+            alias(variable, segment.view(parameters))
 
     def _compute(self, x: list, training: bool) -> list:
         y = self.computes(x, training=training)
@@ -158,7 +158,7 @@ class KerasStage(Stage):
             i = self._steps % len(self.variables)
             self._steps += 1
             if self.segments[i].size:
-                address = self.segments[i].of(self.held[0]).ctypes.data
+                address = self.segments[i].view(self.held[0]).ctypes.data
                 weights = self._weights[i].read_value()
                 check_address(weights, address, self.segments[i].name, "replica")
 

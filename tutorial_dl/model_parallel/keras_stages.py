@@ -111,7 +111,7 @@ class KerasParts(Parts):
             else:
                 whole = zip(self.segments, self.model.trainable_weights, strict=True)
                 for segment, variable in whole:
-                    variable.assign(segment.of(parameters))
+                    variable.assign(segment.view(parameters))
                 self.replica.save(path, *trained)
         finally:
             for stage in self.made:

@@ -97,7 +97,7 @@ class Sums:
 
         Each rank's term is that of its part of each sequence.
         """
-        parts = [one.of(gradient).reshape(-1) for one in partial]
+        parts = [one.view(gradient).reshape(-1) for one in partial]
         if not parts or self.team.size == 1:
             return True
         together = self.summed(np.concatenate(parts))

@@ -46,7 +46,8 @@ class Cut:
         model: The whole model, the same on every rank, functional or sequential; it is built.
         team: The ranks that compute each batch together, T.
         rules: Pattern of layers' names -> "columns", "rows", "heads" or "replicate". The first that
-            matches counts; layers without a rule are whole on all ranks. None: `keras_rules.found`.
+            matches counts; layers without a rule are whole on all ranks. None:
+            `keras_rules.rules_for`.
         sequence: Whether ranks have parts of sequences between the layers that are cut. If they do
             not divide the positions, parts differ by one.
 
@@ -68,7 +69,7 @@ class Cut:
         self.model, self.team, self.sums = model, team, Sums(team)
         self.graph = Graph(model)
         calls = self.graph.calls
-        self.rules = keras_rules.found(self.graph) if rules is None else dict(rules)
+        self.rules = keras_rules.rules_for(self.graph) if rules is None else dict(rules)
         named = {c.operation.name for c in calls if getattr(c.operation, "weights", None)}
         keras_rules.check_rules(model, self.rules, named)
         self._number = {id(v): i for i, v in enumerate(model.trainable_weights)}
@@ -196,7 +197,7 @@ class Cut:
     def _of_parts(self, call: Call, given: Any, inputs: list) -> Any:
         """What computes each position by itself, for this rank's positions."""
         layer, length = call.operation, call.output_tensors[0].shape[1]
-        mine = self.sums.places(length).of(self.team.rank)
+        mine = self.sums.places(length).kept_by(self.team.rank)
         self._partial |= {id(v) for v in getattr(layer, "trainable_weights", [])}
         if is_dropout(layer):
             dropout = PartOfDropout(self.graph.name_for(layer, "part"), layer, 1, length, mine)
@@ -223,8 +224,8 @@ class Cut:
             self._refuse_behind(layer.name, split[0])
         taken = self._entering if kind in ("columns", "heads") else self._whole
         args, kwargs = filled(given, partial(taken, layer))
-        of = self._embedding if embedding else getattr(self, f"_{kind}")
-        mine, leave = of(layer, share, call)
+        cut = self._embedding if embedding else getattr(self, f"_{kind}")
+        mine, leave = cut(layer, share, call)
         found = mine(*args, **kwargs)
         for variable, whole, axis in self._arrays(layer, mine, kind):
             self._note(variable, whole, axis, share)

@@ -23,7 +23,7 @@ class Positions:
         pieces: For each rank, the numbers of its pieces, in ascending order.
         edges: Piece i has the positions edges[i] to edges[i + 1] - 1.
 
-    >>> Positions(10, 2).pieces, Positions(10, 2).of(1).tolist()
+    >>> Positions(10, 2).pieces, Positions(10, 2).kept_by(1).tolist()
     (((0, 3), (1, 2)), [2, 3, 4, 5, 6])
     """
 
@@ -41,18 +41,18 @@ class Positions:
         both = (lambda r: (r, count - 1 - r)) if order == "zigzag" else (lambda r: (r,))
         self.pieces = tuple(both(rank) for rank in range(ranks))
 
-    def of(self, rank: int) -> np.ndarray:
+    def kept_by(self, rank: int) -> np.ndarray:
         """The positions that `rank` keeps, in the order in which it keeps them."""
         edges = self.edges
         return np.concatenate([np.arange(edges[i], edges[i + 1]) for i in self.pieces[rank]])
 
     def take(self, x: np.ndarray, rank: int, axis: int = -2) -> np.ndarray:
         """The part of the whole `x` that `rank` keeps; `axis` is that of positions."""
-        return np.ascontiguousarray(np.take(x, self.of(rank), axis))
+        return np.ascontiguousarray(np.take(x, self.kept_by(rank), axis))
 
     def join(self, parts: list[np.ndarray], axis: int = -2) -> np.ndarray:
         """The whole array from the parts of all ranks, in their order: the inverse of `take`."""
-        where = np.argsort(np.concatenate([self.of(rank) for rank in range(self.ranks)]))
+        where = np.argsort(np.concatenate([self.kept_by(rank) for rank in range(self.ranks)]))
         return np.take(np.concatenate(parts, axis), where, axis)
 
     def slices(self, rank: int) -> list[slice]:

@@ -63,7 +63,7 @@ class Action:
     message: str = ""
 
     @classmethod
-    def of(cls, words: str) -> Action:
+    def parse(cls, words: str) -> Action:
         """The reverse of str: "F3", "W3.1", "send F3"."""
         found = FORM.fullmatch(words.strip())
         if found is None or (found[1] and found[2] == "W"):
@@ -149,7 +149,7 @@ def of(
         if isinstance(actions, str):
             actions = re.findall(r"(?:send |recv )?[^\s,]+", re.sub(r"\s+", " ", actions))
         try:
-            ranks.append([a if isinstance(a, Action) else Action.of(a) for a in actions])
+            ranks.append([a if isinstance(a, Action) else Action.parse(a) for a in actions])
         except ScheduleError as error:
             raise ScheduleError(f"rank {rank}: {error}") from None
     every = [action for actions in ranks for action in actions]

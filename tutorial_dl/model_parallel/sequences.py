@@ -39,7 +39,7 @@ class Sequences:
     @property
     def mine(self) -> np.ndarray:
         """The numbers of this rank's positions, in the order in which it has them."""
-        return self.positions.of(self.team.rank)
+        return self.positions.kept_by(self.team.rank)
 
     @property
     def sent(self) -> int:

@@ -59,7 +59,7 @@ class DividedPart:
             self.state = optimizer.init(size, dtype, self.segments, self.mine.start)
 
     def views(self, vector: np.ndarray) -> list[np.ndarray]:
-        return [one.of(vector) for one in self.segments]
+        return [one.view(vector) for one in self.segments]
 
 
 class Space:

@@ -109,8 +109,8 @@ class LayeredStage(Stage):
         self.of, self.chain, self.segments, self.size = of, Chain("stage", layers), segments, size
 
     def hold(self, parameters, gradient):
-        self.w = [s.of(parameters) for s in self.segments]
-        self.gw = [s.of(gradient) for s in self.segments]
+        self.w = [s.view(parameters) for s in self.segments]
+        self.gw = [s.view(gradient) for s in self.segments]
 
     def forward(self, x, at):
         y, saved = self.chain.forward(self.of.inputs(x[0]), self.w, at)

@@ -255,4 +255,4 @@ class TensorReplica(LayeredReplica):
         """
         vector = self.parameters if vector is None else vector
         found = self.holding.joined(vector, 0, self.holding.size)
-        return {one.name: one.of(found) for one in self.holding.whole}
+        return {one.name: one.view(found) for one in self.holding.whole}

@@ -81,7 +81,7 @@ class ZeRO(Shards):
         for layer in layers:
             segments = lay_out(layer.arrays())
             whole = np.zeros(length(segments), self.dtype)
-            layer.start([one.of(whole) for one in segments], random)
+            layer.start([one.view(whole) for one in segments], random)
             self.add(segments, whole).layer = layer
         self.optimize_by(optimizer, clip_norm)
 

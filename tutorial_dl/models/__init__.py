@@ -19,6 +19,7 @@ from typing import Any
 import lazy_loader
 import numpy as np
 
+from numba_kernels.errors import message_of
 from tutorial_dl import replica, user_function
 from tutorial_dl.data import Dataset
 
@@ -101,7 +102,7 @@ def build(
             return game
         return replica.of(_built(made[0], dataset))
     except (TypeError, ValueError) as error:
-        raise type(error)(f"model '{spec}': {error}") from None
+        raise type(error)(f"model '{spec}': {message_of(error)}") from None
 
 
 def _built(model: Any, dataset: Dataset) -> Any:

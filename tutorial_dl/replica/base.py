@@ -39,7 +39,11 @@ class Segment:
     def size(self) -> int:
         return prod(self.shape)
 
-    def of(self, vector: np.ndarray) -> np.ndarray:
+    def __getattr__(self, name: str) -> Any:
+        words = "is gone: write Segment.view" if name == "of" else "does not exist"
+        raise AttributeError(f"Segment.{name} {words}")
+
+    def view(self, vector: np.ndarray) -> np.ndarray:
         """The view of this segment in `vector` (no copy), in its own shape."""
         return vector[self.offset : self.offset + self.size].reshape(self.shape)
 
@@ -341,7 +345,7 @@ def save_arrays(
 ) -> None:
     """Write one array per segment, by its name, as numpy.load reads them."""
     with written(replica, path) as part:
-        np.savez(part, **{one.name: one.of(parameters) for one in segments})
+        np.savez(part, **{one.name: one.view(parameters) for one in segments})
 
 
 def check_place(replica: Replica, parameters: np.ndarray, gradient: np.ndarray) -> None:

@@ -27,7 +27,7 @@ def check_same_weights(team, replica: Replica, segments: Sequence[Segment] | Non
     segments = replica.segments if segments is None else segments
     if team.size == 1 or not segments:  # none: each weight is on one rank only
         return
-    sums = np.array([zlib.crc32(s.of(replica.parameters)) for s in segments], float)
+    sums = np.array([zlib.crc32(s.view(replica.parameters)) for s in segments], float)
     both = team.allreduce(np.concatenate([sums, -sums]), "max")  # the maximum, and the minimum
     different = np.flatnonzero(both[: sums.size] != -both[sums.size :])
     if different.size:

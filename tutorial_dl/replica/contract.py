@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from numba_kernels.errors import line_of
 from numba_kernels.shared.window import aligned
 from tutorial_dl.data.dataset import Batch, Data
 from tutorial_dl.replica.base import Replica, gradient_is_finite, measure, metrics_of
@@ -61,7 +62,7 @@ def check(replica: Replica, batches: Sequence[Batch], skip: Sequence[str] = ()) 
             try:
                 failures += [f"{name}: {line}" for line in rule(subject)]
             except Exception as error:
-                failures.append(f"{name}: {type(error).__name__}: {error}".replace("\n", " "))
+                failures.append(f"{name}: {line_of(error)}")
             if name == "vectors" and failures:
                 break  # nothing else can be checked
             subject.reset()
@@ -98,7 +99,7 @@ class Subject:
         self.reset()
         r.parameters[:] = parameters
         for one in r.segments:  # between them, zeros may stay as they are
-            one.of(r.gradient)[...] = np.nan
+            one.view(r.gradient)[...] = np.nan
         loss, samples = r.compute_gradient(self.batch if batch is None else batch, **options)
         return loss, samples, r.gradient.copy()
 
@@ -236,7 +237,7 @@ def outside(s: Subject) -> Iterator[str]:
     before = s.compute()
     s.replica.parameters[:] = s.parameters + s.dice.uniform(-0.1, 0.1, s.parameters.size)
     for one in s.replica.segments:  # gaps stay 0
-        one.of(s.replica.parameters)[...] += s.parameters.dtype.type(0.1)
+        one.view(s.replica.parameters)[...] += s.parameters.dtype.type(0.1)
     after = s.compute()
     if after[0] == before[0] and np.array_equal(after[2], before[2]):
         yield f"the loss is {before[0]:.6g} before and after all parameters changed"

@@ -142,7 +142,7 @@ def numbered(dataset: Dataset) -> Dataset:
     Validation samples are counted on from the training samples. Data in files are read.
     """
 
-    def part(data: Any, first: int) -> Data:
+    def with_numbers(data: Any, first: int) -> Data:
         if not hasattr(data, "take"):
             raise ValueError(
                 f"dataset '{dataset.name}': a GAN needs data of known length, no stream"
@@ -155,9 +155,12 @@ def numbered(dataset: Dataset) -> Dataset:
         return Data((x, np.arange(first, first + len(data))), y)
 
     kept = dataset.validation
-    train = part(dataset.train, 0)
+    train = with_numbers(dataset.train, 0)
     return Dataset(
-        dataset.name, train, None if kept is None else part(kept, len(train)), dataset.classes
+        dataset.name,
+        train,
+        None if kept is None else with_numbers(kept, len(train)),
+        dataset.classes,
     )
 
 

@@ -130,7 +130,7 @@ class Holding:
                     continue
                 if index != ALL:  # an array lies within a window
                     array = window[low - begin : high - begin].reshape(there.shape)
-                    array[index] = here.of(vector)
+                    array[index] = here.view(vector)
                 else:
                     at = here.offset - there.offset
                     window[low - begin : high - begin] = vector[low + at : high + at]
@@ -145,7 +145,7 @@ class Holding:
         """This rank's term of the sum of squares over the whole model; ranks of `model` add up."""
         if self.tensor is None:
             return squared_length(vector)
-        return sum(squared_length(one.here.of(vector).reshape(-1)) for one in self._counted())
+        return sum(squared_length(one.here.view(vector).reshape(-1)) for one in self._counted())
 
     def _counted(self) -> list[Part]:
         """The parts on this rank, without those that an earlier rank of `tensor` has, too."""

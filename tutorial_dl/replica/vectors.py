@@ -38,8 +38,8 @@ class Vectors(Replica):
     def _hold(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         super()._hold(parameters, gradient)
         # Each layer's arrays are views, so writing to them writes to the vector.
-        self.weights = [s.of(parameters) for s in self.segments]
-        self.weights_gradient = [s.of(gradient) for s in self.segments]
+        self.weights = [s.view(parameters) for s in self.segments]
+        self.weights_gradient = [s.view(gradient) for s in self.segments]
 
 
 class Network(Vectors):

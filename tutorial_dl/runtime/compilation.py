@@ -105,7 +105,7 @@ def _steps(run, loop, epochs: int) -> list[tuple[str, int, int | None]]:
 def _batch(run, player, what: str, samples: int) -> Any:
     """So many samples, repeated if the data that every rank has are fewer."""
     data = run.dataset.train if what == "gradient" else run.dataset.validation
-    few = Data(*player.part(data.take(slice(0, samples)), run))
+    few = Data(*player.select(data.take(slice(0, samples)), run))
     return few.take(np.arange(samples) % max(len(few), 1)) if len(few) else few.take(slice(0, 0))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from numba_kernels.team.bytes import broadcast
 
-from ..data import Batches, Data, Stream, shard
+from ..data import Batches, Data, Hdf5Data, Stream, shard
 from ..data.dataset import each_array, of_arrays
 from ..data.elements import samples_of
 from ..replica.base import Batch, Replica, measure, metrics_of
@@ -25,7 +25,7 @@ class Sums:
         self.shapes = shapes
 
     @classmethod
-    def of(cls, team, found: dict, root: int) -> "Sums":
+    def from_rank(cls, team, found: dict, root: int) -> "Sums":
         """What rank `root` has found. A rank without samples may not know all names. Collective."""
         return cls(broadcast(team, {name: np.shape(value) for name, value in found.items()}, root))
 
@@ -73,7 +73,7 @@ def evaluate(
 
 def summed(team, found: dict) -> dict[str, np.ndarray]:
     """The numbers that each rank has found, added up over the ranks. Collective."""
-    sums = Sums.of(team, found, team.size - 1)  # its shares of samples are the largest
+    sums = Sums.from_rank(team, found, team.size - 1)  # its shares of samples are the largest
     vector = sums.flat(found)
     if team.size > 1:
         team.allreduce(vector)
@@ -105,7 +105,9 @@ def predict(team, replica: Replica, inputs, batch_size: int):
     """
     if isinstance(inputs, Stream):
         return _predict_stream(team, replica, inputs)
-    data = inputs if hasattr(inputs, "part") else Data.of(inputs, np.zeros(_samples(inputs)))
+    data = inputs
+    if not isinstance(inputs, Data | Hdf5Data):
+        data = Data.of(inputs, np.zeros(_samples(inputs)))
     share = shard(data, team.rank, team.size)
     with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
         parts = predictions(replica, (x for x, *_ in batches), data.take(slice(0, 1))[0])

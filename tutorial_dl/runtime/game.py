@@ -34,7 +34,7 @@ class GanPlayer(Player):
     game: Game | None = None
     every: int = 1
 
-    def part(self, batch: Batch, run: Run) -> Batch:
+    def select(self, batch: Batch, run: Run) -> Batch:
         (_, indices), *_ = batch
         epoch = len(run.history.epochs)
         if len(indices) and indices[0] >= len(run.dataset.train):

@@ -39,7 +39,7 @@ class Ready(NamedTuple):
     lengths: list[int]  # words of each rank
 
     @classmethod
-    def of(cls, own: Batch | None, samples: int, told: list) -> "Ready":
+    def packed(cls, own: Batch | None, samples: int, told: list) -> "Ready":
         words, lengths = pack(told)
         return cls(own, samples, words, [0, *lengths])
 
@@ -125,7 +125,7 @@ class StreamBatches:
                         share_of(batch, share(samples, rank, self.ranks))
                         for rank in range(self.ranks)
                     )
-                    return Ready.of(own, samples, [(one, samples) for one in others])
+                    return Ready.packed(own, samples, [(one, samples) for one in others])
 
                 yield prepare
 
@@ -136,9 +136,9 @@ class StreamBatches:
         others = self.ranks - 1
         try:
             with self.data.telling(epoch, number):
-                return next(prepared, None) or Ready.of(None, 0, [(None, 0)] * others)
+                return next(prepared, None) or Ready.packed(None, 0, [(None, 0)] * others)
         except DataError as error:
-            self._hand_out(Ready.of(None, 0, [str(error)] * others))
+            self._hand_out(Ready.packed(None, 0, [str(error)] * others))
             raise
 
     def _hand_out(self, ready: Ready | None) -> tuple[Batch | None, int]:
@@ -235,7 +235,7 @@ def check_epochs(dataset: Dataset, epochs: int) -> None:
             )
 
 
-def tell(dataset: Dataset, team: Any, batch_size: int) -> None:
+def print_notes(dataset: Dataset, team: Any, batch_size: int) -> None:
     """Print what does not apply to the streams, if anything, to stderr on rank 0."""
     notes, train = [], dataset.train
     if isinstance(train, Stream) and batch_size not in (32, train.batch_size):

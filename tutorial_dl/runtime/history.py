@@ -1,7 +1,8 @@
 """`History`: the record of a training run, one row of plain numbers per epoch."""
 
+import html
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -69,12 +70,17 @@ class History:
 
     def _repr_html_(self) -> str:
         names = list(self.epochs[0]) if self.epochs else []
-        head = "".join(f"<th>{name}</th>" for name in names)
         rows = "".join(
             "<tr>" + "".join(f"<td>{in_words(name, row[name])}</td>" for name in names) + "</tr>"
             for row in self.epochs
         )
-        return f"<table><tr>{head}</tr>{rows}</table>"
+        return f"<table><tr>{heads(names)}</tr>{rows}</table>"
+
+
+def heads(names: Iterable[str]) -> str:
+    """The columns' names in HTML, small and able to break, so that many fit."""
+    broken = (html.escape(name).replace("_", "_<wbr>") for name in names)
+    return "".join(f'<th style="font-size:85%">{name}</th>' for name in broken)
 
 
 def in_words(column: str, value: float) -> str:

@@ -4,6 +4,7 @@ import numpy as np
 
 from numba_kernels.spans import each
 
+from ..data.hdf5 import Hdf5Data
 from ..layout.layout import Layout
 from ..replica.base import Batch
 from .callback import agree_on_callbacks
@@ -51,7 +52,7 @@ class InStepLoop(Loop):
             self.epoch(epoch, bar, signals, pulse)
             if self.ends(signals):
                 break
-        run.tell("on_fit_end")
+        run.notify("on_fit_end")
 
     def epoch(self, number: int, bar, signals, pulse: Pulse) -> None:
         """Do the remaining updates of an epoch, validate, and append a row to the history."""
@@ -69,7 +70,7 @@ class InStepLoop(Loop):
                 run.check_same_weights()
             loss, samples = done[0]
             bar.update(samples * run.strategy.apart)
-            run.tell("on_step_end", loss, samples)
+            run.notify("on_step_end", loss, samples)
             if run.saving is not None:
                 run.sums[:, 2] = run.clock.now() - since
                 run.saving.after_step()
@@ -86,7 +87,7 @@ class InStepLoop(Loop):
             losses[run.label(player, "loss")] = float(loss / samples) if samples else 0.0
             losses |= run.metrics_of_training(player)
         row = run.end_epoch(bar, number, losses, metrics, totals[0, 1], seconds)
-        run.tell("on_epoch_end", row)
+        run.notify("on_epoch_end", row)
 
     def round(self, batch: Batch) -> list[tuple[float, int]]:
         """One step of each player; returns (mean loss, samples) of each.
@@ -96,14 +97,14 @@ class InStepLoop(Loop):
         run, begun, done = self.run, [], []
         try:
             if run.at_once:  # all gradients are at the weights before the round
-                parts = [player.part(batch, run) for player in run.players]
+                parts = [player.select(batch, run) for player in run.players]
                 for player, part in zip(run.players, parts, strict=True):
                     begun.append(player.strategy.begin(part))
                 for player, its in zip(run.players, begun, strict=True):
                     done.append(player.strategy.end(*its))
             else:
                 for player in run.players:
-                    done.append(player.strategy.step(player.part(batch, run)))
+                    done.append(player.strategy.step(player.select(batch, run)))
         except FloatingPointError as error:
             raise self.not_finite(player, error) from None
         return done
@@ -113,7 +114,10 @@ class InStepLoop(Loop):
         run, rate = self.run, player.strategy.optimizer.learning_rate
         epoch = len(run.history.epochs) + 1
         where = f"at step {run.steps + 1} (epoch {epoch}) on rank {run.team.rank}"
-        return NotFinite(run.label(player, str(error), ": "), where, rate)
+        found, train = None, run.dataset.train
+        if isinstance(train, Hdf5Data):  # data in memory were looked at before
+            found = train.not_a_number(run.batches.samples(epoch - 1, run.round))
+        return NotFinite(run.label(player, str(error), ": "), where, rate, found)
 
     def ends(self, signals) -> bool:
         """After an epoch: whether any rank wants to stop; after SIGTERM, raises Terminated."""

@@ -14,6 +14,7 @@ from numba_kernels.team.collectives import Clock
 from numba_kernels.team.team import Team
 
 from ..data import Batches, Dataset, Stream
+from ..data.hdf5 import Hdf5Data
 from ..layout.layout import Layout
 from ..replica import random_state
 from ..replica.base import Batch, Replica, compiled, trained_sums
@@ -57,7 +58,7 @@ class Player:
         self.strategy.join(self.team)
         self.strategy.take(self.replica)
 
-    def part(self, batch: Batch, run: Run) -> Batch:
+    def select(self, batch: Batch, run: Run) -> Batch:
         """The part of a batch that this player trains on, or is evaluated on: all of it.
 
         A game overrides this method. It is called on every rank with the rank's share of the batch,
@@ -262,7 +263,7 @@ class Run:
 
     # Events of training
 
-    def tell(self, event: str, *arguments) -> None:
+    def notify(self, event: str, *arguments) -> None:
         for callback in self.callbacks:
             getattr(callback, event)(self.front(), *arguments)
 
@@ -291,7 +292,12 @@ class Run:
             loss = metrics.get(self.label(player, "loss"), 0.0)  # 0: without validation data
             if not np.isfinite(loss):
                 what = self.label(player, f"the validation loss is {loss}", ": ")
-                raise NotFinite(what, f"after epoch {epoch + 1}", rate)
+                kept, found = self.dataset.validation, None
+                if isinstance(kept, Hdf5Data):
+                    if self.team.rank:  # rank 0 alone reads them all, and raises
+                        self.team.barrier()
+                    found = kept.not_a_number(slice(None))
+                raise NotFinite(what, f"after epoch {epoch + 1}", rate, found)
             if player.schedule is not None:
                 rates[self.label(player, "learning_rate")] = rate
         shown = losses | {f"val_{name}": value for name, value in metrics.items()}
@@ -315,7 +321,7 @@ class Run:
             for player in self.players:
                 metrics = evaluate(
                     player.strategy.sharers, player.replica, data, self.validation_batch_size,
-                    lambda batch, player=player: player.part(batch, self),
+                    lambda batch, player=player: player.select(batch, self),
                 )  # fmt: skip
                 found |= {self.label(player, name): value for name, value in metrics.items()}
         return found

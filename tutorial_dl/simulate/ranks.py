@@ -19,7 +19,7 @@ import numpy as np
 
 from numba_kernels.allreduce import costs
 from numba_kernels.allreduce.machine import UNMEASURED, Machine
-from numba_kernels.errors import MismatchError, PeerError
+from numba_kernels.errors import MismatchError, PeerError, line_of
 
 from .clock import Processes
 
@@ -58,7 +58,7 @@ def on_virtual_ranks(
             thread.fails = TimeoutError(f"rank {thread.rank} waited {PATIENCE:g} s {thread.what}")
             if failed:
                 rank, error = failed[0]
-                thread.fails = PeerError(rank, f"{type(error).__name__}: {error}")
+                thread.fails = PeerError(rank, line_of(error))
             world.resume(thread)
         world.run()
     return [Ended(thread.value, thread.error, thread.seconds) for thread in world.threads]

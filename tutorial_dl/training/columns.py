@@ -16,7 +16,7 @@ def columns(trainer) -> list[str]:
     with_master = trainer.loop.has_master
     losses, trained, measured, rates = [], [], [], []
     for player in run.players:
-        metrics = player.replica.evaluate([player.part(batch, run)])
+        metrics = player.replica.evaluate([player.select(batch, run)])
         names = [run.label(player, name) for name in metrics if name != "samples"]
         losses.append(run.label(player, "loss"))
         if not with_master:  # workers don't tell the master what they have counted

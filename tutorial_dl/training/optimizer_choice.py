@@ -28,7 +28,7 @@ class Choice(NamedTuple):
     clip_norm: float | None = None
     note: str = ""
 
-    def tell(self, team) -> None:
+    def print_note(self, team) -> None:
         """Rank 0 prints the note."""
         if self.note and team.rank == 0:
             print(f"note: {self.note}", file=sys.stderr, flush=True)

@@ -28,7 +28,7 @@ from ..replica.proxy import Accumulating
 from ..runtime.callback import callbacks_of
 from ..runtime.compilation import check_way
 from ..runtime.game import Together, players
-from ..runtime.handing_out import StreamBatches, check_strategy, opened, tell
+from ..runtime.handing_out import StreamBatches, check_strategy, opened, print_notes
 from ..runtime.in_step import InStepLoop
 from ..runtime.loop import Loop
 from ..runtime.master.loop import MasterLoop
@@ -87,7 +87,7 @@ class Plan:
         strategy, team = both[0].strategy, both[0].strategy.team
         kind = MasterLoop if isinstance(strategy, Rule) else InStepLoop
         check_strategy(dataset, strategy, kind is MasterLoop)
-        tell(opened(dataset, team), team, self.batch_size)
+        print_notes(opened(dataset, team), team, self.batch_size)
         train, streamed = dataset.train, isinstance(dataset.train, Stream)
         size = train.batch_size if streamed else self.batch_size
         choices = [self._choose(player) for player in both]
@@ -174,7 +174,7 @@ class Plan:
         check_way(self.compile, player.replica)
         strategy.loss_scale = loss_scale_of(self.loss_scale, player.replica)
         choice = choose(player.replica, strategy, player.optimizer)
-        choice.tell(strategy.team)
+        choice.print_note(strategy.team)
         player.optimizer = choice.optimizer
         return choice
 

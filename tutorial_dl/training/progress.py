@@ -11,11 +11,14 @@ import os
 import shutil
 import sys
 import time
+from contextlib import suppress
 
 from tqdm import tqdm
 
+from numba_kernels.jit import compiling
+
 from ..data import Stream
-from ..runtime.history import in_words
+from ..runtime.history import heads, in_words
 
 LINE = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
 # The launcher sets it if its own stderr is a terminal (that of a rank is mpiexec's pipe), and to
@@ -49,6 +52,19 @@ class Outlook:
         return f"epoch {min(self.done + 1, self.epochs)} of {self.epochs}"
 
 
+def tell_of_compiling() -> None:
+    """Let standard error say, once, that kernels are compiled, if that takes more than a second."""
+    from numba_kernels.team import stall  # starts MPI
+
+    words = "compiling kernels, once: later starts load them from the cache"
+
+    def tell() -> None:
+        with suppress(ValueError, OSError):  # it is closed
+            tqdm.write(words, sys.stderr)  # above a bar that is there
+
+    compiling.after, compiling.tell = stall.REPORT / 10, tell
+
+
 class Nothing:
     """Shows nothing."""
 
@@ -76,6 +92,7 @@ def progress(words: str, run, epochs: int, shows: bool):
     outlook = Outlook(words, run, epochs)
     if not shows:
         return Nothing()
+    tell_of_compiling()
     if os.environ.get(TERMINAL) or sys.stderr.isatty():
         return Bar(outlook)
     if in_notebook():
@@ -105,11 +122,15 @@ class Bar(Nothing):
             ncols=self.columns,
             bar_format=LINE,
         )
+        self.compiled = compiling.spent.seconds
 
     def __exit__(self, *_: object) -> None:
         self.bar.close()
 
     def update(self, samples: int) -> None:
+        if compiling.spent.seconds > self.compiled:  # its speed and the time left are without this
+            self.compiled = compiling.spent.seconds
+            self.bar.unpause()
         self.bar.update(samples)
 
     def set_postfix(self, values: dict[str, str], refresh: bool = True) -> None:
@@ -167,7 +188,8 @@ class NotebookProgress(Nothing):
 
     def __init__(self, outlook: Outlook, show=None, now=time.monotonic):
         self.outlook, self.now, self.show = outlook, now, show
-        self.samples, self.begun, self.ended, self.shown = 0, now(), False, -math.inf
+        self.samples, self.ended, self.shown = 0, False, -math.inf
+        self.begun, self.compiled = now(), compiling.spent.seconds
 
     def __enter__(self):
         if self.show is None:
@@ -208,7 +230,8 @@ class NotebookProgress(Nothing):
         words = f"{self.outlook.words}, {self.outlook.where}"
         if self.ended:
             return f"{words}, {seconds:.1f} s"
-        left = f", about {seconds / self.share - seconds:.0f} s left" if self.share > 0.02 else ""
+        trained = seconds - compiling.spent.seconds + self.compiled
+        left = f", about {trained / self.share - trained:.0f} s left" if self.share > 0.02 else ""
         return f"{words}, {seconds:.0f} s{left}"
 
     def __repr__(self) -> str:
@@ -239,14 +262,13 @@ def cells(row: dict[str, float]) -> dict[str, str]:
 
 def table(rows: list[dict[str, float]]) -> str:
     """The newest epochs, the last one at the bottom."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in cells(rows[-1]))
     left = len(rows) - ROWS
     earlier = f"<tr><td>… {left} earlier</td></tr>" if left > 0 else ""
     body = "".join(
         "<tr>" + "".join(f"<td>{text}</td>" for text in cells(row).values()) + "</tr>"
         for row in rows[-ROWS:]
     )
-    rows_of_page = f"<tr>{head}</tr>{earlier}{body}"
+    rows_of_page = f"<tr>{heads(cells(rows[-1]))}</tr>{earlier}{body}"
     return f'<div style="overflow-x: auto"><table>{rows_of_page}</table></div>'
 
 

@@ -225,8 +225,8 @@ class Timeline:
         else:
             self.figure().savefig(path, bbox_inches="tight")
 
-    def _repr_png_(self) -> bytes | None:
-        return self.figure()._repr_png_() if self.ranks else None
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        return self.figure()._repr_mimebundle_() if self.ranks else {}
 
     def __repr__(self) -> str:
         spans = sum(len(rank["spans"]) for rank in self.ranks)

@@ -160,7 +160,7 @@ class Trainer:
                 heeded = nullcontext([]) if run.saving is None else heeding(signal.SIGTERM)
                 choose_way(run, self.loop, epochs, self.progress)
                 with seen, heeded as signals, self._bar(epochs) as bar:
-                    run.tell("on_fit_begin")
+                    run.notify("on_fit_begin")
                     self.loop.train(epochs, bar, signals)
         finally:
             run.batches.close()
@@ -175,7 +175,7 @@ class Trainer:
         if left > 0 and self.stopped is None:
             return self.fit(left)
         with self._together():
-            self.run.tell("on_fit_end")
+            self.run.notify("on_fit_end")
         return self.history
 
     def resume(self) -> bool:

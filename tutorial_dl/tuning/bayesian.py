@@ -49,15 +49,22 @@ class Bayesian(Proposing):
 
     def __init__(self, space, seed: int | None = None, common: int | None = None):
         from scipy.stats import qmc  # changes warnings' filters
+        from threadpoolctl import ThreadpoolController  # changes the environment
 
         super().__init__(space, seed, common)
         self.sizes = [columns_of(one) for _, one in space]
+        self.libraries = ThreadpoolController()
         self.first = max(5, min(10, space.columns + 1))
         self.sobol = qmc.Sobol(space.columns, rng=self.common)
         self.hyper: np.ndarray | None = None
         self.fitted = 0  # finished trials when the lengths were fitted
 
     def propose(self, seen: Seen) -> dict:
+        # Matrices are small, and threads that wait for a core make a choice several times slower
+        with self.libraries.limit(limits=1, user_api="blas"):
+            return self._chosen(seen)
+
+    def _chosen(self, seen: Seen) -> dict:
         begun = len(seen.values) + len(seen.pending)
         if begun < self.first or len(seen.values) < 3:
             self.sobol.reset()

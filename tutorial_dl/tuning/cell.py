@@ -17,7 +17,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import replace
+from threading import get_ident
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +51,7 @@ IDLE = 0.005  # seconds between two looks for a message
 LOOK = 1.0  # seconds between two looks at the coordinator's process
 CHECK = 300.0  # seconds for the data and a model to be there
 REGROUP = 60.0  # seconds for the ranks of a cell to find each other again
+NOTE = "note: "  # how a line begins that says what a training does differently from what was asked
 
 
 class TrialDeadline(Exception):
@@ -63,7 +67,7 @@ class MpiLink(Link):
     def __init__(self, team, comm, line: Lifeline | None = None):
         self.team, self.mail, self.line = team, Mail(comm), line
 
-    def tell(self, message: dict) -> None:
+    def send(self, message: dict) -> None:
         self.mail.send(0, message)
 
     def messages(self) -> list[dict]:
@@ -92,11 +96,12 @@ class Reporter(Callback):
         self._look(trainer)
 
     def on_epoch_end(self, trainer, row: dict) -> None:
-        self.value = float(self.cell.merit(trainer))
+        value = self.cell.merit(trainer)
+        self.value = value if len(self.cell.search.merits) > 1 else float(value)
         # The last epoch's figure is the result, which cannot be pruned any more
         if self.cell.team.rank == 0 and row["epoch"] < self.epochs:
             report = {"what": "report", "trial": self.trial, "epoch": int(row["epoch"])}
-            self.cell.link.tell(report | {"value": self.value})
+            self.cell.link.send(report | {"value": self.value})
         self._look(trainer)
 
     def _look(self, trainer) -> None:
@@ -119,14 +124,16 @@ class Cell:
         self.search, self.link, self.team, self.size = search, link, team, team.size
         self.base = replace(search.base, output=OutputConfig(quiet=True))
         # It chooses sets of values, if the coordinator asks this rank
-        self.leader = Leader(search.space, search.sampler, self.base.data.seed, number)
+        of = search.sampler, self.base.data.seed, number, len(search.merits)
+        self.leader = Leader(search.space, *of)
         self.merit, self.dataset = None, None
         self.interruptible = False  # whether `interrupt` raises
         self.queue: list[dict] = []  # messages that have come during a training
+        self.notes: list[str] = []  # on the training
         self.looked = time.monotonic()  # when the coordinator's process was last looked at
 
     @classmethod
-    def of(cls, search: Search, team, members: list[list[int]], link: Link) -> Cell:
+    def for_rank(cls, search: Search, team, members: list[list[int]], link: Link) -> Cell:
         """The cell of this rank of `team`; `members` are the ranks of each. Collective."""
         mine = next((i for i, ranks in enumerate(members) if team.rank in ranks), len(members))
         return cls(search, team.split(mine), link, mine)
@@ -135,16 +142,16 @@ class Cell:
         """Train what the coordinator sends, until it says that the search has ended."""
         why = self.check()
         if self.team.rank == 0:
-            self.link.tell({"what": "refused", "why": why} if why else {"what": "ready"})
+            self.link.send({"what": "refused", "why": why} if why else {"what": "ready"})
         while (message := self._next()) is not None:
             if message["what"] == "choose":
-                self.link.tell(self.choose(message))
+                self.link.send(self.choose(message))
             # A cell that refuses stays until the end: a process that ends is taken for killed
             if message["what"] != "train" or why is not None:
                 continue
             ended = self.train(message)
             if self.team.rank == 0:
-                self.link.tell(ended)
+                self.link.send(ended)
             if "gone" in ended:
                 break
         self.link.close()
@@ -190,7 +197,7 @@ class Cell:
         try:
             said = [broadcast(self.team, why, rank) for rank in range(self.team.size)]
         except PeerError as error:
-            return telling_line(str(error))
+            return telling_line(error)
         return next(filter(None, said), None)
 
     def _checked(self) -> dict:
@@ -201,18 +208,20 @@ class Cell:
             raise
         except Exception as error:
             raise Refused(in_a_line(error)) from error
-        if is_reference(self.search.merit):
+        merits = [name for name in self.search.merits if not is_reference(name)]
+        if not merits:
             return {}
         found: dict[str, None] = {}
         for values in sets_of_each_model(self.search.space):
-            trainer = prepare(config_of(self.base, values), self.team, synchronised, fold)
+            trainer = self._prepared(values, fold)
             found |= dict.fromkeys(columns(trainer))
             del trainer
             self._forget()
-            if self.search.merit in found:
+            if found.keys() >= set(merits):
                 return {}
         try:
-            check_column(self.search.merit, found)
+            for name in merits:
+                check_column(name, found)
         except ValueError as error:
             raise Refused(str(error)) from None
         return {}
@@ -243,9 +252,10 @@ class Cell:
         The team is usable afterwards, or "gone" says why not. `task` says trial, fold, values, and
         the seconds that it may take (deadline).
         """
-        began = time.monotonic()
+        began, self.notes = time.monotonic(), []
         ended = self._guarded(lambda: self._trained(task), task["deadline"])
         ended |= {"what": "ended", "trial": task["trial"], "fold": task["fold"]}
+        ended["notes"] = self.notes
         ended |= {"ranks": [int(rank) for rank in self.team.world_ranks]}
         return ended | {"seconds": time.monotonic() - began}
 
@@ -275,13 +285,13 @@ class Cell:
             self._mend(one)
             return {"refused": str(one)}
         except NotFinite as one:
-            error, why = one, f"diverged: {telling_line(str(one))}"
+            error, why = one, f"diverged: {telling_line(one)}"
         except MemoryError as one:
             error, why = one, "out of memory"
         except PeerError as one:
-            error, why = one, telling_line(str(one))
+            error, why = one, telling_line(one)
         except Exception as one:
-            error, why = one, f"{type(one).__name__}: {telling_line(str(one))}"
+            error, why = one, f"{type(one).__name__}: {telling_line(one)}"
         error.__traceback__ = None  # its frames hold the model
         found = {"state": "stopped" if why == "interrupted" else "failed", "why": why}
         return found | self._mend(error)
@@ -293,19 +303,29 @@ class Cell:
             raise KeyboardInterrupt
 
     def _trained(self, task: dict) -> dict:
-        config = config_of(self.base, task["values"])
         self._load()
-        trainer = prepare(config, self.team, synchronised, self._fold(task["fold"]))
-        reporter = Reporter(self, task["trial"], config.schedule.epochs)
+        trainer = self._prepared(task["values"], self._fold(task["fold"]))
+        epochs = config_of(self.base, task["values"]).schedule.epochs
+        reporter = Reporter(self, task["trial"], epochs)
         trainer.callbacks.append(reporter)
-        trainer.fit_to(config.schedule.epochs)
+        trainer.fit_to(epochs)
         del trainer
         self._forget()
         if reporter.stopped:
             return {"state": "stopped", "why": "stopped"}
-        if not np.isfinite(reporter.value):
+        if not np.isfinite(reporter.value).all():
             return {"state": "failed", "why": f"diverged: the figure of merit is {reporter.value}"}
         return {"state": "complete", "value": reporter.value}
+
+    def _prepared(self, values: dict, fold: datasets.Dataset):
+        """The trainer of a set of values. Notes are kept: the coordinator says each once."""
+        said, config = WithoutNotes(sys.stderr), config_of(self.base, values)
+        self.notes = said.notes
+        try:
+            with redirect_stderr(said):
+                return prepare(config, self.team, synchronised, fold)
+        finally:
+            said.end()
 
     def _mend(self, error: BaseException) -> dict:
         """Make the team usable after a failed training. Collective in the cell."""
@@ -319,12 +339,12 @@ class Cell:
         try:
             self.team = self.team.regroup(REGROUP)
         except (PeerError, DeadlineError) as one:
-            return {"gone": f"its ranks did not find each other again: {telling_line(str(one))}"}
+            return {"gone": f"its ranks did not find each other again: {telling_line(one)}"}
         note = f"goes on with {self.team.size} of its {self.size} ranks"
         try:  # some sets may need more ranks than are left
             check(self.search.space, self.base, self.team.size)
         except ValueError as one:
-            return {"gone": f"{telling_line(str(one))}"}
+            return {"gone": f"{telling_line(one)}"}
         return {"note": note}
 
     def _forget(self) -> None:
@@ -334,9 +354,40 @@ class Cell:
         gc.collect()
 
 
+class WithoutNotes:
+    """Standard error, but for notes of the thread that makes it, until `end`: these go to `notes`.
+
+    A line that has begun may become a note, so it waits for its end, or for `flush`.
+    """
+
+    def __init__(self, stream):
+        self.stream, self.thread, self.line, self.notes = stream, get_ident(), "", []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        if get_ident() != self.thread:
+            return self.stream.write(text)
+        *lines, self.line = (self.line + text).split("\n")
+        self.notes += [line[len(NOTE) :].strip() for line in lines if line.startswith(NOTE)]
+        self.stream.writelines(f"{line}\n" for line in lines if not line.startswith(NOTE))
+        return len(text)
+
+    def flush(self) -> None:
+        if get_ident() == self.thread and self.line:
+            self.stream.write(self.line)
+            self.line = ""
+        self.stream.flush()
+
+    def end(self) -> None:
+        self.flush()
+        self.thread = None  # a logger may have kept this object: now it is the stream
+
+
 def in_a_line(error: Exception) -> str:
     """What went wrong with the data or a user's file; ours says all there is to say."""
-    text = missing(error) or telling_line(str(error))
+    text = missing(error) or telling_line(error)
     known = isinstance(error, ValueError | TypeError | OSError)
     return text if known or missing(error) else f"{type(error).__name__}: {text}"
 

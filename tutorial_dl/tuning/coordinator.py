@@ -17,6 +17,7 @@ The coordinator knows cells by number, and reaches them by a *port*: `mpi_port.p
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,11 +25,13 @@ from typing import Any
 
 import numpy as np
 
+from .drawing import said, short
 from .study import Study
 
 GRACE = 30.0  # seconds after a deadline, within which a cell must answer or is lost
 START = 600.0  # seconds within which a cell must be ready, or have chosen a set
 WAIT = 0.2  # seconds between two looks at what has been lost
+NUMBER = re.compile(r"\d[\d.e+-]*")
 
 
 class Refused(ValueError):
@@ -64,7 +67,7 @@ class Link:
 
     ends_with_interrupt = True  # whether Ctrl-C ends the search on this rank
 
-    def tell(self, message: dict) -> None:
+    def send(self, message: dict) -> None:
         raise NotImplementedError
 
     def messages(self) -> list[dict]:
@@ -87,8 +90,8 @@ class Task:
     waiting: deque  # folds that no cell has begun
     began: float
     ranks: int  # of the cell that began it
-    results: dict[int, float] = field(default_factory=dict)  # fold -> figure of merit
-    reports: dict[int, dict[int, float]] = field(default_factory=dict)  # epoch -> fold -> figure
+    results: dict[int, Any] = field(default_factory=dict)  # fold -> figure of merit, or several
+    reports: dict[int, dict[int, Any]] = field(default_factory=dict)  # epoch -> fold -> the same
     ended: bool = False
 
 
@@ -111,7 +114,7 @@ class Outcome:
     lost: list[str]
     stopped: str | None = None
     spans: list[tuple[int, int, int, float, float]] = field(default_factory=list)
-    """(cell, trial, fold, began, ended): what each cell trained when."""
+    """(cell, trial, fold, began, ended): what each cell trained when, in seconds of the search."""
 
 
 class Coordinator:
@@ -123,7 +126,7 @@ class Coordinator:
         cells: How many there are.
         folds: Trainings per trial, whose mean is its figure of merit.
         deadline: Seconds that one training may take.
-        tell: Called with a line of text, and the trial's row or None.
+        announce: Called with a line of text, and the trial's row or None.
         watch: Called after each figure of merit by epoch.
         ranks: Ranks of each cell.
     """
@@ -135,12 +138,12 @@ class Coordinator:
         cells: int,
         folds: int = 1,
         deadline: float = 3600.0,
-        tell: Callable[[str, dict | None], None] = lambda text, row: None,
+        announce: Callable[[str, dict | None], None] = lambda text, row: None,
         watch: Callable[[], None] = lambda: None,
         ranks: int = 1,
     ):
         self.study, self.port, self.folds, self.deadline = study, port, folds, deadline
-        self.tell, self.watch, self.cells = tell, watch, cells
+        self.announce, self.watch, self.cells = announce, watch, cells
         self.free: deque[int] = deque()
         self.known = [0] * cells  # events that each cell's leader knows (`Study.news`)
         self.ranks = [ranks] * cells
@@ -154,6 +157,7 @@ class Coordinator:
         self.silent = set(range(cells))  # cells that were not heard yet
         self.ready = False  # whether a cell has been
         self.unsaid: list[str] = []  # what has gone wrong before
+        self.noted: set[str] = set()  # notes that were said, without their numbers
         self.finished = study.resumed
         self.spans: list[tuple] = []
 
@@ -182,7 +186,7 @@ class Coordinator:
             cells=self.cells,
             lost=list(self.dropped.values()),
             stopped=stopped,
-            spans=self.spans,
+            spans=[(*what, start - began, end - began) for *what, start, end in self.spans],
         )
 
     def _loop(self, began: float) -> None:
@@ -256,7 +260,11 @@ class Coordinator:
             return
         self.known[cell] = message.get("known", self.known[cell])
         if message.get("note"):
-            self.tell(f"cell {cell}: {message['note']}", None)
+            self.announce(f"cell {cell}: {message['note']}", None)
+        for note in message.get("notes", ()):
+            if (kind := NUMBER.sub("", note)) not in self.noted:
+                self.noted.add(kind)
+                self.announce(f"note (said once), trial {message['trial']}: {note}", None)
         if message["what"] == "ready":
             self._choose_no_more(cell)
             if cell not in self.busy and cell not in self.free:
@@ -301,14 +309,14 @@ class Coordinator:
         if len(self.refused) == self.cells:
             raise Refused(why)
 
-    def _report(self, busy: Busy, epoch: int, value: float) -> None:
+    def _report(self, busy: Busy, epoch: int, value: float | list[float]) -> None:
         task = busy.task
         if task.ended:
             return
         of = task.reports.setdefault(epoch, {})
         of[busy.fold] = value
-        mean = float(np.mean(list(of.values()))) if len(of) == self.folds else np.nan
-        if np.isfinite(mean) and self.study.prune(task.trial, epoch, mean):
+        mean = np.mean(list(of.values()), 0).tolist() if len(of) == self.folds else np.nan
+        if np.isfinite(mean).all() and self.study.prune(task.trial, epoch, mean):
             self._end(task, mean, "pruned", why=f"pruned after epoch {epoch}")
         self.watch()
 
@@ -323,9 +331,9 @@ class Coordinator:
         task.results[busy.fold] = message["value"]
         if len(task.results) == self.folds:
             values = [task.results[fold] for fold in range(self.folds)]
-            self._end(task, float(np.mean(values)), "complete", folds=values)
+            self._end(task, np.mean(values, 0).tolist(), "complete", folds=values)
 
-    def _end(self, task: Task, value: float | None, state: str, **about) -> None:
+    def _end(self, task: Task, value: Any, state: str, **about) -> None:
         """A trial ends: keep it, and stop the cells that still train it."""
         task.ended = True
         del self.tasks[task]
@@ -335,7 +343,7 @@ class Coordinator:
         for cell, busy in self.busy.items():
             if busy.task is task:
                 self.port.send(cell, {"what": "stop", "trial": task.trial.number})
-        self.tell(in_words(row, self.finished, self.study), row)
+        self.announce(in_words(row, self.finished, self.study), row)
 
     # What does not answer
 
@@ -377,7 +385,7 @@ class Coordinator:
 
     def _say(self) -> None:
         for text in self.unsaid:
-            self.tell(text, None)
+            self.announce(text, None)
         self.unsaid.clear()
 
     def _span(self, cell: int, busy: Busy, end: float) -> None:
@@ -386,17 +394,13 @@ class Coordinator:
 
 def in_words(row: dict, finished: int, study: Study) -> str:
     """A finished trial as one line."""
-    values = ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in row["params"].items()
-    )
     best = study.best
     so_far = "" if best is None else f"; best {best.value:.4g} (trial {best.number})"
-    result = row["state"] if row["value"] is None else f"{row['value']:.4g}"
-    if row["state"] == "pruned":
-        result = f"pruned at {row['value']:.4g}" if row["value"] is not None else "pruned"
-    folds = row.get("folds", ())
-    if len(folds) > 1:
-        result += f" (folds {', '.join(f'{value:.4g}' for value in folds)})"
+    result = row["state"] if row["value"] is None else short(row["value"])
+    if row["state"] == "pruned" and row["value"] is not None:
+        result = f"pruned at {result}"
+    if len(folds := row.get("folds", ())) > 1:
+        result += f" (folds {', '.join(map(short, folds))})"
     why = f": {row['why']}" if row["state"] == "failed" else ""
-    return f"[{finished}/{study.trials}] trial {row['number']}: {result}{why}; {values}{so_far}"
+    about = f"{result}{why}; {said(row['params'])}{so_far}"
+    return f"[{finished}/{study.trials}] trial {row['number']}: {about}"

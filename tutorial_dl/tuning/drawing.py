@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
 from .space import Space, choices_of
+
+if TYPE_CHECKING:
+    from .study import Study
 
 WIDTH, HEIGHT, EDGE, AFTER = 360, 120, 8, 24  # pixels of lines; around them; for what ends one
 GAP, TOP, TALL = 96, 18, 130  # between two axes of the coordinates; above them; their height
@@ -50,9 +54,10 @@ def lines(label: str, curves: Sequence[tuple], dots: Sequence[tuple] = ()) -> st
     low, high = float(ys.min()), float(ys.max())
     if low == high:
         low, high = low - 1, high + 1
+    left, wide = xs.min(), xs.max() - xs.min() or 1.0
 
     def at(x: float, y: float) -> tuple[float, float]:
-        right = EDGE + (WIDTH - 2 * EDGE - AFTER) * (x - xs.min()) / (xs.max() - xs.min())
+        right = EDGE + (WIDTH - 2 * EDGE - AFTER) * (x - left) / wide
         return right, HEIGHT - EDGE - (HEIGHT - 2 * EDGE) * (y - low) / (high - low)
 
     parts = [polyline([at(*point) for point in of], *look) for of, *look, _ in curves]
@@ -65,14 +70,22 @@ def lines(label: str, curves: Sequence[tuple], dots: Sequence[tuple] = ()) -> st
     return svg(WIDTH, HEIGHT, label, parts)
 
 
-def curve(values: Sequence[float], maximise: bool) -> str:
+def captioned(words: str, drawn: str) -> str:
+    """A picture below words that say what it shows."""
+    words = f"<small>{html.escape(words)}</small>"
+    return f'<div style="display: inline-block">{words}<br>{drawn}</div>'
+
+
+def curve(values: Sequence[float], maximise: bool, name: str = "figure of merit") -> str:
     """Figures of merit by trial as dots, and the best so far as a line."""
     so_far = (np.maximum if maximise else np.minimum).accumulate(values)
     best = list(enumerate(so_far))
-    return lines("figure of merit by trial", [(best, BEST, 2, "")], list(enumerate(values)))
+    label = f"{name} by trial"
+    drawn = lines(label, [(best, BEST, 2, "")], list(enumerate(values)))
+    return captioned(f"{label}; orange: the best so far", drawn)
 
 
-def by_epoch(trials: Iterable[FrozenTrial]) -> str:
+def by_epoch(trials: Iterable[FrozenTrial], name: str = "figure of merit") -> str:
     """Figures of merit by epoch, a line per trial: those in training in orange, with their number.
 
     It is empty if no trial has reported twice.
@@ -87,41 +100,51 @@ def by_epoch(trials: Iterable[FrozenTrial]) -> str:
         runs = trial.state == TrialState.RUNNING
         steps = sorted(trial.intermediate_values.items())
         curves.append((steps, *looks[runs], trial.number if runs else ""))
-    return lines("figure of merit by epoch", curves)
+    label = f"{name} by epoch"
+    words = f"{label}; orange: in training, with the trial's number"
+    return captioned(words, lines(label, curves))
 
 
-def parallel(rows: list[Mapping], space: Space, maximise: bool) -> str:
-    """All complete trials as lines over an axis per parameter and one of the figure of merit.
+def parallel(study: Study) -> str:
+    """All complete trials as lines over an axis per parameter and one per figure of merit.
 
-    The best line is orange and above the others, the next ones are blue. Where a parameter does not
-    exist, a line passes below its axis.
+    The best line, or those of the Pareto front, are orange and above the others. Of one figure, the
+    next ones are blue. Where a parameter does not exist, a line passes below its axis.
     """
-    done = [row for row in rows if row["state"] == "complete"]
-    sign = -1 if maximise else 1
-    done.sort(key=lambda row: sign * row["value"], reverse=True)  # the best is drawn last
-    values = np.array([row["value"] for row in done])
-    low, high = values.min(), values.max()
-    heights = (values - low) / (high - low) if high > low else np.full(len(done), 0.5)
-    names, parts = [*space.names, "result"], []
-    first_good = len(done) - max(1, round(GOOD * len(done)))
-    for number, (row, height) in enumerate(zip(done, heights, strict=True)):
-        places = [*(place(space, name, row["params"]) for name in space.names), height]
+    space, best = study.space, {trial.number for trial in study.front}
+    done = [row for row in study.rows() if row["state"] == "complete"]
+    if not done:
+        return captioned("no trial was completed", "")
+    values = np.array([row["value"] for row in done]).reshape(len(done), -1)  # (n, figures)
+    low, high = values.min(0), values.max(0)
+    heights = np.where(high > low, (values - low) / np.where(high > low, high - low, 1), 0.5)
+    one = len(study.merits) == 1
+    keys = values[:, 0] * (1 if study.higher[0] else -1) * one
+    order = np.lexsort([[row["number"] in best for row in done], keys])  # the best are drawn last
+    good = order[-max(1, round(GOOD * len(done))) :] if one else ()
+    names, parts = [*space.names, *study.merits], []
+    for number in order:
+        row = done[number]
+        places = [*(place(space, name, row["params"]) for name in space.names), *heights[number]]
         points = [(GAP * (i + 0.5), TOP + TALL * (1 - y)) for i, y in enumerate(places)]
-        colour = GOOD_ONES if number >= first_good else OTHERS
-        best = number == len(done) - 1
-        parts.append(polyline(points, BEST if best else colour, 2.5 if best else 1.2))
+        colour = GOOD_ONES if number in good else OTHERS
+        top = row["number"] in best
+        parts.append(polyline(points, BEST if top else colour, 2.5 if top else 1.2))
     for i, name in enumerate(names):
         x = GAP * (i + 0.5)
         parts.append(
             f'<line x1="{x}" y1="{TOP}" x2="{x}" y2="{TOP + TALL}" stroke="currentColor"/>'
         )
-        marks = axis_of(space, name) if name in space.slices else [(0, low), (1, high)]
-        parts.append(text(x, 10, name, "font-weight='bold' text-anchor='middle'"))
+        figure = i - len(space.names)
+        marks = axis_of(space, name) if figure < 0 else [(0, low[figure]), (1, high[figure])]
+        parts.append(text(x, 10, short(name), "font-weight='bold' text-anchor='middle'"))
         for height, mark in marks:
             parts.append(text(x + 4, TOP + TALL * (1 - height) + 4, short(mark), HALO))
     tall = round(TOP + TALL * (1 - NONE) + 8)
     drawn = svg(GAP * len(names), tall, "sets of values as lines", parts)
-    return f'<div style="overflow-x: auto">{drawn}</div>'
+    rest = "the best; blue: the next ones" if one else "the Pareto front"
+    words = f"each line is a trial, over an axis per parameter; orange: {rest}"
+    return f'<div style="overflow-x: auto">{captioned(words, drawn)}</div>'
 
 
 def place(space: Space, name: str, values: Mapping) -> float:
@@ -129,21 +152,24 @@ def place(space: Space, name: str, values: Mapping) -> float:
     if name not in values:
         return NONE
     part = space.encode(values)[space.slices[name]]
-    return float(part[0]) if len(part) == 1 else float(part.argmax() / (len(part) - 1))
+    if choices_of(space.distributions[name]):
+        return float(part.argmax() / max(1, len(part) - 1))
+    return float(part[0])
 
 
 def axis_of(space: Space, name: str) -> list[tuple[float, object]]:
     """What is written beside an axis: the ends of a range, or all choices; (height, value)."""
     one = space.distributions[name]
     if choices := choices_of(one):
-        return [(i / (len(choices) - 1), choice) for i, choice in enumerate(choices)]
+        return [(i / max(1, len(choices) - 1), one) for i, one in enumerate(choices)]
     return [(0.0, one.low), (1.0, one.high), *([(NONE, "none")] if name in space.when else [])]
 
 
 def svg(width: int, height: int, label: str, parts: Iterable[str]) -> str:
     return (
         f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{label}" font-size="10" fill="currentColor">{"".join(parts)}</svg>'
+        f'aria-label="{html.escape(label)}" font-size="10" fill="currentColor">'
+        f"{''.join(parts)}</svg>"
     )
 
 
@@ -156,7 +182,14 @@ def text(x: float, y: float, words: object, more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{html.escape(str(words))}</text>'
 
 
+def said(values: Mapping) -> str:
+    """A set of values in words."""
+    return ", ".join(f"{name} {short(value, 5)}" for name, value in values.items())
+
+
 def short(value: object, digits: int = 4) -> str:
-    """A number rounded; other values' beginnings where few digits are wanted."""
+    """A number, or several, rounded; other values' beginnings where few digits are wanted."""
+    if isinstance(value, list):
+        return ", ".join(short(one, digits) for one in value)
     said = f"{value:.{digits}g}" if isinstance(value, float) else str(value)
     return said if digits > 4 or len(said) < 15 else f"{said[:13]}…"

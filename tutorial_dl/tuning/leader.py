@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import samplers
-from .proposing import BEGUN, COMPLETE, FAILED, GONE, HEAD, PRUNED, Proposing, Results
+from .proposing import BEGUN, COMPLETE, FAILED, GONE, PRUNED, Proposing, Results
 from .space import Space
 
 STATES = {COMPLETE: "complete", PRUNED: "pruned", FAILED: "failed", GONE: "failed"}
@@ -26,12 +26,16 @@ class Leader:
     Args:
         space, sampler: What is searched, and the name of the sampler.
         seed: Of the search; the random numbers also depend on `number`, the leader's.
+        figures: How many figures of merit there are.
     """
 
-    def __init__(self, space: Space, sampler: str, seed: int | None, number: int = 0):
+    def __init__(
+        self, space: Space, sampler: str, seed: int | None, number: int = 0, figures: int = 1
+    ):
         self.space, self.name, self.seed, self.number = space, sampler, seed, number
+        self.figures = figures
         self.sampler, self.study = None, None
-        self.results = Results(space.columns)
+        self.results = Results(space.columns, figures)
         self.own: dict[int, int] = {}  # numbers of trials: the coordinator's -> in `study`
 
     def answer(self, request: dict) -> dict:
@@ -46,12 +50,11 @@ class Leader:
             self.sampler = samplers.of_stream(
                 self.name, self.space, self.seed, self.number, request["before"]
             )
-        news = np.frombuffer(request["news"]).reshape(-1, HEAD + self.space.columns)
+        news = np.frombuffer(request["news"]).reshape(-1, self.results.table.shape[1])
         self.results.learn(news)
         if isinstance(self.sampler, Proposing):
-            values = self.sampler.propose(
-                self.results.seen(request["before"], request["place"], request["others"])
-            )
+            about = request["before"], request["place"], request["others"]
+            values = self.sampler.propose(self.results.seen(self.sampler.random, *about))
         else:
             values = self._asked(news, request)
         return {"what": "chosen", "values": values, "known": self.results.known}
@@ -61,19 +64,21 @@ class Leader:
         from .study import Study
 
         if self.study is None:
-            self.study = Study(self.space, self.name)
+            self.study = Study(self.space, self.name, maximise=[False] * self.figures)
             self.study.optuna.sampler = self.sampler
         if self.name == "random" and self.seed is not None:
             of_set = self.seed + 1000 * request["before"], request["place"]
             self.study.optuna.sampler = samplers.random_set(*of_set)
-        for number, state, value, epoch, *row in news if self.name != "random" else ():
+        ends = 2, 2 + self.figures, self.results.head
+        for event in news if self.name != "random" else ():
+            (number, state), values, (epoch,), row = np.split(event, ends)
             if number not in self.own:
-                self.own[number] = self.study.begin(self.space.decode(np.array(row))).number
+                self.own[number] = self.study.begin(self.space.decode(row)).number
             if state != BEGUN:
                 trial = self.study.trial(self.own[number])
                 if state == PRUNED and epoch >= 0:
-                    trial.report(value, int(epoch))
-                self.study.tell(trial, value, STATES[state])
+                    trial.report(values[0], int(epoch))
+                self.study.tell(trial, values.tolist(), STATES[state])
         trial, values = self.study.ask()
         self.study.tell(trial, None, "failed")  # it comes back as the coordinator's
         return values

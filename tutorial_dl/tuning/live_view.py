@@ -10,7 +10,7 @@ import html
 import time
 from collections.abc import Mapping
 
-from .drawing import by_epoch, curve, parallel, table
+from .drawing import by_epoch, captioned, curve, parallel, said, short, table
 from .study import Study
 
 ROWS = 8  # of the table, the newest trials
@@ -26,7 +26,7 @@ class View:
         self.study, self.now, self.begun, self.notes = study, now, now(), []
         self.handle, self.shown = show(self, display_id=True), now()
 
-    def tell(self, text: str, row: Mapping | None) -> None:
+    def announce(self, text: str, row: Mapping | None) -> None:
         if row is None:
             self.notes.append(text)
         self.watch()
@@ -41,10 +41,12 @@ class View:
         self.handle.update(self)
 
     def __repr__(self) -> str:
-        best = self.study.best
-        said = "" if best is None else f"; best {best.value:.6g} with {dict(best.params)}"
-        done = len(self.study.finished)
-        return f"{done} of {self.study.trials} trials, {self.now() - self.begun:.0f} s{said}"
+        best, done = self.study.best, len(self.study.finished)
+        words = f"{done} of {self.study.trials} trials, {self.now() - self.begun:.0f} s"
+        if best is None:
+            number = len(self.study.front)
+            return f"{words}; {number} on the Pareto front" if number else words
+        return f"{words}; best {short(best.value)} (trial {best.number}): {said(best.params)}"
 
     def _repr_html_(self) -> str:
         rows, study = self.study.rows(), self.study
@@ -54,11 +56,12 @@ class View:
             *map(html.escape, self.notes),
         ]
         values = [row["value"] for row in rows if row["state"] == "complete"]
-        drawn = [curve(values, study.maximise)] if len(values) > 1 else []
-        drawn.append(by_epoch(study.optuna.get_trials(deepcopy=False)))
+        name, one = study.merits[0], len(study.merits) == 1
+        drawn = [curve(values, study.higher[0], name)] if one and len(values) > 1 else []
+        drawn.append(by_epoch(study.optuna.get_trials(deepcopy=False), name))
         parts.append(" ".join(drawn))
         if len(values) > 1:
-            parts.append(parallel(rows, study.space, study.maximise))
+            parts.append(parallel(study))
         names = study.space.names
         newest = [
             [
@@ -68,5 +71,6 @@ class View:
             ]
             for row in rows[-ROWS:]
         ]
-        parts.append(table(["trial", "result", *names], newest))
+        head = ["trial", ", ".join(study.merits), *names]
+        parts.append(captioned("the newest trials", table(head, newest)))
         return "".join(f"<div>{part}</div>" for part in parts)

@@ -23,12 +23,15 @@ def is_higher_better(name: str) -> bool:
     return re.sub(r"_\d+$", "", name.lower()).endswith(HIGHER)
 
 
-def merit_of(name: str) -> Callable[[Any], float]:
+def merit_of(name: str) -> Callable[[Any], float | list[float]]:
     """The function of a trainer that returns its figure of merit after its last epoch so far.
 
     `name` is a column of the history, such as val_loss, or a function f(trainer) of the user's,
-    "module:function".
+    "module:function". Of several, with commas, the function returns a list.
     """
+    if "," in name:
+        each = [merit_of(one) for one in name.split(",")]
+        return lambda trainer: [float(of(trainer)) for of in each]
     if is_reference(name):
         function = find(name, "merit")
         try:

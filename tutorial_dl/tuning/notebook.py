@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from ..config import SEARCH, RunConfig
-from . import on_engine
+from . import figures, on_engine
 from .coordinator import Coordinator, Outcome, Port
 from .drawing import Drawing, parallel
 from .live_view import View
-from .report import summary, timeline
+from .report import summary
 from .search import GONE, Search
 from .space import Space
-from .study import Study
+from .study import Study, row_of
 
 LOOK = 0.02  # seconds between two looks at what has been answered
 STOP = 20.0  # seconds for engines to end what they train
@@ -138,8 +138,11 @@ class Found:
     Attributes:
         study: The trials (study.py); `study.optuna` is Optuna's study, for its plots.
         outcome: Seconds, utilisation, what was lost (coordinator.py).
-        best: The best set of values; None if no trial was completed.
+        best: The best set of values; None if no trial was completed, or if there are several
+            figures of merit: `front` has the best ones.
         value: Its figure of merit.
+        trials: All trials that have ended, as dicts. `front`: those of the Pareto front; of one
+            figure of merit, the best.
     """
 
     def __init__(self, search: Search, study: Study, outcome: Outcome):
@@ -147,26 +150,35 @@ class Found:
         best = study.best
         self.best = None if best is None else dict(best.params)
         self.value = None if best is None else best.value
+        self.trials, self.front = study.rows(), [row_of(trial) for trial in study.front]
 
-    @property
-    def trials(self) -> list[dict]:
-        return self.study.rows()
+    def config(self, trial: int | None = None) -> RunConfig:
+        """The options of the best set, or of that of a trial, by its number.
 
-    def config(self) -> RunConfig:
-        """The options of the best set; `Path("run.toml").write_text(found.config().toml())`."""
+        `Path("run.toml").write_text(found.config().toml())` writes them for `train --config`.
+        """
         from .options import config_of
 
-        if self.best is None:
-            raise ValueError("no trial was completed")
-        return config_of(self.search.base, self.best)
+        sets = {row["number"]: row["params"] for row in self.trials} | {None: self.best}
+        if sets.get(trial) is None:
+            numbers = ", ".join(str(row["number"]) for row in self.front)
+            raise ValueError(
+                f"there is no best trial, or none of this number: give one of the front ({numbers})"
+                if numbers else "no trial was completed"
+            )  # fmt: skip
+        return config_of(self.search.base, sets[trial])
 
     def timeline(self):
         """A figure of what each cell trained when."""
-        return timeline(self.outcome, self.trials)
+        return figures.timeline(self.outcome, self.trials)
+
+    def importances(self):
+        """A figure of how much each parameter matters (`study.importances()` has the numbers)."""
+        return figures.importances(self.study)
 
     def plot(self) -> Drawing:
-        """All sets of values as lines over an axis per parameter, the best one in orange."""
-        return Drawing(parallel(self.trials, self.search.space, self.study.maximise))
+        """All sets of values as lines over an axis per parameter, the best ones in orange."""
+        return Drawing(parallel(self.study))
 
     def __repr__(self) -> str:
         return summary(self.study, self.outcome)
@@ -191,8 +203,9 @@ def tune(
         file: Where the study is kept; `resume`: go on with it.
         show: IPython's `display`, or what takes its place.
         options: The other options of `tune` on the command line, by name: of the search (sampler,
-            trials, folds, merit, maximise, pruner, deadline: docs/tuning.md), and those of `train`
-            for all trainings: model="my_file:build", epochs=5.
+            trials, folds, merit, maximise, directions, pruner, deadline, retry:
+            docs/tuning.md), and those of `train` for all trainings: model="my_file:build",
+            epochs=5.
 
     Raises:
         ValueError: In one line, if these do not fit together, before anything is trained.
@@ -225,7 +238,7 @@ def tune(
         view = View(study, show)
         try:
             outcome = Coordinator(
-                study, port, search.cells, search.folds, search.deadline, view.tell, view.watch,
+                study, port, search.cells, search.folds, search.deadline, view.announce, view.watch,
                 each,
             ).run()  # fmt: skip
         except BaseException:

@@ -26,7 +26,7 @@ class EngineLink(Link):
     def __init__(self):
         self.reports: dict[int, float] = {}
 
-    def tell(self, message: dict) -> None:
+    def send(self, message: dict) -> None:
         from ipyparallel.datapub import publish_data
 
         self.reports[message["epoch"]] = message["value"]
@@ -41,7 +41,7 @@ def begin(search: Search, members: list[list[int]]) -> None:
     from .cell import Cell
 
     end()
-    _cell = Cell.of(search, Team(), members, EngineLink())
+    _cell = Cell.for_rank(search, Team(), members, EngineLink())
 
 
 def check() -> dict[str, Any]:

@@ -1,18 +1,13 @@
-"""`report.html` of a search: what was found, Optuna's plots, and what each cell did when."""
+"""`report.html` of a search: what was found, and what each cell did when."""
 
 from __future__ import annotations
 
 import html
 import io
-import warnings
-from collections.abc import Iterable, Mapping
 
-from matplotlib.patches import Patch
-from matplotlib.patheffects import withStroke
-
-from .. import figure_style as style
+from . import figures
 from .coordinator import Outcome
-from .drawing import parallel, table
+from .drawing import parallel, said, short, table
 from .study import Study
 
 STYLE = """
@@ -20,32 +15,39 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .6rem; border-bottom: 1px solid #8888; text-align: right }
-svg { width: 100%; height: auto; background: #fff; color: #111; border-radius: .5rem }
+svg { max-width: none; background: #fff; color: #111; border-radius: .5rem }
 """
-HATCHES = {"failed": "////", "pruned": ".."}
-PLOTS = {  # of Optuna, and from how many complete trials on
-    "plot_optimization_history": ("Figure of merit by trial", 1),
-    "plot_param_importances": ("Which parameters matter", 5),
-    "plot_slice": ("Figure of merit by parameter", 2),
-    "plot_intermediate_values": ("Figure of merit by epoch", 1),
-}
+IMPORTANCES = 5  # complete trials, from which on they are shown
 
 
 def page(study: Study, outcome: Outcome, title: str) -> str:
     """The report, one self-contained page of HTML."""
+    rows, trials = study.rows(), study.optuna.get_trials(deepcopy=False)
+    complete, name = sum(row["state"] == "complete" for row in rows), study.merits[0]
+    several = len(study.merits) > 1
     parts = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(summary(study, outcome))}</p>"]
     parts += [f"<p>{html.escape(line)}</p>" for line in outcome.lost]
-    parts += ["<h2>What the ranks did</h2>", svg(timeline(outcome, study.rows()))]
-    complete = sum(row["state"] == "complete" for row in study.rows())
-    for name, (words, least) in PLOTS.items():
-        if complete >= least and (drawn := of_optuna(name, study)) is not None:
-            parts += [f"<h2>{words}</h2>", drawn]
+    parts += ["<h2>What the ranks did</h2>", svg(figures.timeline(outcome, rows))]
+    parts += ["<p>Before its first training, a cell loads code and data, and is not in use.</p>"]
+    if complete:
+        parts += ["<h2>Figure of merit by trial</h2>", svg(figures.history(study))]
+    if complete and len(study.merits) == 2:
+        parts += ["<h2>The Pareto front</h2>", svg(figures.front(study))]
+    if complete >= IMPORTANCES:
+        to = "to be near the front" if several else "to be among the best"
+        drawn = figures.importances(study, title="")
+        parts += [f"<h2>Which parameters matter {to}</h2>", svg(drawn)]
     if complete > 1:
-        drawn = parallel(study.rows(), study.space, study.maximise)
-        parts += ["<h2>Sets of values</h2>", drawn]
+        parts += ["<h2>Figure of merit by parameter</h2>", svg(figures.slices(study))]
+    if any(trial.intermediate_values for trial in trials):
+        parts += ["<h2>Figure of merit by epoch</h2>", svg(figures.epochs(trials, name))]
+    if complete > 1:
+        parts += ["<h2>Sets of values</h2>", parallel(study)]
     parts += ["<h2>Trials</h2>", trials_of(study)]
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}'
-    return f"{head}</title><style>{STYLE}</style><body>{''.join(parts)}</body></html>\n"
+    head = '<!doctype html><html lang="en"><meta charset="utf-8">'
+    head += '<meta name="viewport" content="width=device-width">'
+    head += f"<title>{html.escape(title)}</title><style>{STYLE}</style>"
+    return f"{head}<body>{''.join(parts)}</body></html>\n"
 
 
 def summary(study: Study, outcome: Outcome) -> str:
@@ -53,103 +55,46 @@ def summary(study: Study, outcome: Outcome) -> str:
     rows, best = study.rows(), study.best
     ended = {state: sum(row["state"] == state for row in rows) for state in ("pruned", "failed")}
     rest = "".join(f", {number} {state}" for state, number in ended.items() if number)
-    said = f"{len(rows)} trials{rest} in {outcome.seconds:.1f} s, cells in use for "
-    said += f"{outcome.utilisation:.0%} of it"
+    words = f"{len(rows)} trials{rest} in {outcome.seconds:.1f} s, cells in use for "
+    words += f"{outcome.utilisation:.0%} of it"
+    if not (front := study.front):
+        return words + "; no trial was completed"
     if best is None:
-        return said + "; no trial was completed"
-    values = ", ".join(f"{name} = {value!r}" for name, value in best.params.items())
-    return f"{said}; best: {best.value:.6g} (trial {best.number}) with {values}"
+        return f"{words}; {len(front)} on the Pareto front of {' and '.join(study.merits)}"
+    return f"{words}; best: {short(best.value, 6)} (trial {best.number}) with {said(best.params)}"
 
 
 def trials_of(study: Study) -> str:
-    """All finished trials, the best first, as a table."""
-    sign, names = -1 if study.maximise else 1, study.space.names
+    """All finished trials, the best or those of the Pareto front first, as a table."""
+    front, names = [trial.number for trial in study.front], study.space.names
     complete = [row for row in study.rows() if row["state"] == "complete"]
-    complete.sort(key=lambda row: sign * row["value"])
+    several = len(study.merits) > 1
+    if several:
+        complete.sort(key=lambda row: (row["number"] not in front, row["number"]))
+    else:
+        complete.sort(key=lambda row: row["value"], reverse=study.higher[0])
     lines = []
     for row in [*complete, *(row for row in study.rows() if row["state"] != "complete")]:
         folds = row.get("folds", ())
+        on_front = several and row["number"] in front
+        why = row.get("why", "on the front" if on_front else "")
         lines.append(
             [
                 row["number"],
                 "" if row["value"] is None else row["value"],
-                max(folds) - min(folds) if len(folds) > 1 else "",
+                max(folds) - min(folds) if len(folds) > 1 and not several else "",
                 *(row["params"].get(name, "") for name in names),
                 f"{row['seconds']:.1f}" if "seconds" in row else "",
-                row["state"] + (f": {row['why']}" if "why" in row else ""),
+                row["state"] + f": {why}" * bool(why),
             ]
         )
-    return table(["trial", "value", "spread over folds", *names, "seconds", "state"], lines)
-
-
-def timeline(outcome: Outcome, rows: Iterable[Mapping] = ()):
-    """What each cell trained when: a bar per training, with its trial's number where it fits.
-
-    `rows` are the trials (`Study.rows`): those that did not complete are hatched, and named in the
-    legend.
-    """
-    states = {row["number"]: row["state"] for row in rows}
-    with style.axes(height=1.2 + 0.35 * outcome.cells) as ax:
-        first = min((began for *_, began, _ in outcome.spans), default=0.0)
-        whole = max((ended for *_, ended in outcome.spans), default=1.0) - first
-        for cell, trial, _, began, ended in outcome.spans:
-            state = states.get(trial, "complete")
-            ax.barh(
-                cell, ended - began, left=began - first, color=style.colour(trial),
-                edgecolor="white", hatch=HATCHES.get(state), linewidth=1,
-            )  # fmt: skip
-            if ended - began > 0.018 * len(str(trial)) * whole:
-                middle = (began + ended) / 2 - first
-                ax.text(
-                    middle, cell, trial, ha="center", va="center", color="white", size=9,
-                    weight="bold", path_effects=[withStroke(linewidth=2, foreground="#444444")],
-                )  # fmt: skip
-        ax.set(
-            xlabel="seconds", ylabel="cell", yticks=range(outcome.cells),
-            title="What each cell trained: numbers are trials",
-        )  # fmt: skip
-        ax.grid(visible=False, axis="y")
-        ax.invert_yaxis()
-        seen = [state for state in HATCHES if state in states.values()]
-        if seen:
-            ax.legend(
-                handles=[
-                    Patch(facecolor=style.GREY, edgecolor="white", hatch=HATCHES[one], label=one)
-                    for one in seen
-                ],
-                loc="upper left", bbox_to_anchor=(1, 1),
-            )  # fmt: skip
-    return ax.figure
-
-
-def of_optuna(name: str, study: Study) -> str | None:
-    """A figure of Optuna's as SVG; None if it has nothing to show (with one value, for example)."""
-    import matplotlib
-    from matplotlib import pyplot
-    from optuna.visualization import matplotlib as plots
-
-    reported = any(trial.intermediate_values for trial in study.optuna.get_trials(deepcopy=False))
-    if name == "plot_intermediate_values" and not reported:
-        return None
-    # Optuna sets a style of its own for everything that is drawn later, too
-    with warnings.catch_warnings(), matplotlib.rc_context():
-        warnings.simplefilter("ignore")
-        backend = matplotlib.get_backend()
-        pyplot.switch_backend("agg")
-        try:
-            axes = getattr(plots, name)(study.optuna)
-            figure = axes.figure if hasattr(axes, "figure") else axes.flat[0].figure
-            pyplot.close(figure)
-            return svg(figure)
-        except (ValueError, RuntimeError, ZeroDivisionError):
-            return None
-        finally:
-            pyplot.switch_backend(backend)
+    head = ["trial", ", ".join(study.merits), "spread over folds", *names, "seconds", "state"]
+    return table(head, lines)
 
 
 def svg(figure) -> str:
-    """A figure as SVG, to be part of a page."""
+    """A figure as SVG, to be part of a page; it is as wide as it is, or can be scrolled."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", bbox_inches="tight")
     text = stream.getvalue()
-    return text[text.index("<svg") :]
+    return f'<div style="overflow-x: auto">{text[text.index("<svg") :]}</div>'

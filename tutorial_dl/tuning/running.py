@@ -12,7 +12,9 @@ from .mpi_port import MpiPort
 from .search import Search
 
 
-def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda text, row: None):
+def run(
+    search: Search, team, announce: Callable[[str, dict | None], None] = lambda text, row: None
+):
     """Search on the ranks of `team`. Collective; returns (study, outcome) on rank 0, else None.
 
     Raises:
@@ -24,13 +26,13 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
         study = search.study()  # an error here ends all ranks before they split
     comm = team.duplicate(team.comm)
     line = connected(team)
-    cell = Cell.of(search, team, members, MpiLink(team, comm, line))
+    cell = Cell.for_rank(search, team, members, MpiLink(team, comm, line))
     if team.rank:
         cell.serve()
         return None
     port = MpiPort(team, comm, members, line)
     coordinator = Coordinator(
-        study, port, search.cells, search.folds, search.deadline, tell, ranks=each
+        study, port, search.cells, search.folds, search.deadline, announce, ranks=each
     )
     with study, nullcontext() if line is None else closing(line):
         try:

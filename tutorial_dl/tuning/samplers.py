@@ -47,16 +47,21 @@ class Grid(Proposing):
         return self.sets[(left or self.order)[seen.place % len(left or self.order)]]
 
 
-def check_grid(space: Space, trials: int) -> None:
-    """Raise ValueError if a grid of the space has fewer sets than there are trials, or too many."""
+def check_grid(space: Space, trials: int, failed: int = 0) -> int:
+    """How many sets a grid of the space has.
+
+    Raises ValueError if they are too many, or fewer than there are trials; trials that failed may
+    be made again.
+    """
     most = math.prod(len(grid_of(one, GRID_POINTS)) for _, one in space)
     if most > LARGEST_GRID:
         raise ValueError(
             f"a grid of this space may have {most:,} sets, more than {LARGEST_GRID:,}: use another "
             "sampler"
         )
-    if trials > (number := len(space.grid(GRID_POINTS))):
+    if trials > (number := len(space.grid(GRID_POINTS))) + failed:
         raise ValueError(f"a grid of this space has {number} sets: use --trials {number} or fewer")
+    return number
 
 
 def check(name: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from .. import data as datasets
 from .. import user_function
 from ..config import SEARCH, RunConfig, SearchConfig
+from ..options import directions_of
 from . import folds
 from .space import Space
 
@@ -28,7 +29,7 @@ class Search(SearchConfig):
         file: Where the study is kept; `resume`: go on with it.
 
     Others are those of `SearchConfig` (config.py), by name: sampler, trials, groups, folds, merit,
-    maximise, pruner, deadline.
+    maximise, directions, pruner, deadline, retry.
 
     Raises:
         ValueError: In one line, if these do not fit together.
@@ -40,18 +41,38 @@ class Search(SearchConfig):
     resume: bool = False
 
     def __post_init__(self):
-        for name, one in SEARCH.items():
-            one.checked(getattr(self, name))
+        for name, one in SEARCH.items():  # a list of names becomes a text
+            object.__setattr__(self, name, one.checked(getattr(self, name)))
+        object.__setattr__(self, "merit", ",".join(map(str.strip, self.merits)))
+        if not all(self.merits) or len(set(self.merits)) < len(self.merits):
+            raise ValueError(f"merit must be names that differ, with commas, got {self.merit!r}")
+        if self.directions is not None and self.maximise is not None:
+            raise ValueError("both say which way is better: give directions or maximise, not both")
+        if len(self.higher) != len(self.merits):
+            raise ValueError(
+                f"directions {self.directions} must be as many as figures of merit: {self.merit}"
+            )
+        if self.retry and not self.resume:
+            raise ValueError("--retry tries what failed in an earlier search: it needs --resume")
 
     @property
     def cells(self) -> int:
         return self.groups * self.folds
 
     @property
-    def higher(self) -> bool:
+    def merits(self) -> list[str]:
+        return self.merit.split(",")
+
+    @property
+    def higher(self) -> list[bool]:
+        """For each figure of merit, whether higher is better."""
         from .merit import is_higher_better
 
-        return is_higher_better(self.merit) if self.maximise is None else self.maximise
+        if self.directions is not None:
+            return directions_of(self.directions)
+        if self.maximise is not None:
+            return [self.maximise] * len(self.merits)
+        return [is_higher_better(name) for name in self.merits]
 
     def ranks_each(self, ranks: int | None) -> int:
         """Ranks of each cell, of `ranks` in all, or of as many as it needs (None)."""
@@ -80,16 +101,17 @@ class Search(SearchConfig):
 
         What needs the data or the model is checked by the cells (`Cell.check`).
         """
-        from . import options, samplers, space, study
+        from . import options, samplers, study
 
-        if user_function.is_reference(self.merit):
-            user_function.check(self.merit, "merit")
+        for name in filter(user_function.is_reference, self.merits):
+            user_function.check(name, "merit")
         if self.folds > MANY and self.base.data.data in datasets.NAMES:
             folds.fold_of(datasets.load(self.base.data.data), 0, self.folds)
         samplers.check(self.sampler)
-        if self.sampler == "grid":
+        goes_on = self.resume and self.file is not None and self.file.exists()
+        if self.sampler == "grid" and not goes_on:  # else some sets may have failed
             samplers.check_grid(self.space, self.trials)
-        space.check_name("pruner", self.pruner, study.PRUNERS)
+        study.pruner_of(self.pruner, 1, len(self.merits))
         options.check(self.space, self.base, each)
         if self.file is not None and self.file.exists() and not self.resume:
             raise ValueError(
@@ -102,7 +124,8 @@ class Search(SearchConfig):
         given = self.base.tables()
         about = {n: given.get(n) for n in ("data", "optimizer", "schedule", "strategy")}
         return Study(
-            self.space, self.sampler, self.trials, maximise=self.higher, pruner=self.pruner,
-            epochs=self.base.schedule.epochs, seed=self.base.data.seed, file=self.file,
-            resume=self.resume, about=about | {"merit": self.merit, "folds": self.folds},
+            self.space, self.sampler, self.trials, maximise=self.higher, merits=self.merits,
+            pruner=self.pruner, epochs=self.base.schedule.epochs, seed=self.base.data.seed,
+            file=self.file, resume=self.resume, retry=self.retry,
+            about=about | {"merit": self.merit, "folds": self.folds},
         )  # fmt: skip

@@ -126,7 +126,7 @@ def search(
         if row is not None:
             curve.append((port.now(), study.best.value if study.best else np.inf))
 
-    outcome = Coordinator(study, port, groups, tell=note).run()
+    outcome = Coordinator(study, port, groups, announce=note).run()
     last = max(began for *_, began, _ in outcome.spans)
     trained = sum(min(ended, last) - began for *_, began, ended in outcome.spans)
     busy = trained / (groups * last) if last else 1.0
@@ -142,21 +142,30 @@ def tenfold(seed: int = 0) -> Callable[[Mapping, int, int], float]:
     return seconds
 
 
+REGRETS = 1.5, 0.1  # how soon a search comes down to these
+HEAD = "groups  seconds  speed-up  in use  (until the last began)    regret"
+
+
 def advantage(
-    groups: list[int], trials: int, sampler: str, seeds: int, problem: problems.Problem
-) -> list[dict]:
+    groups: list[int], trials: int, sampler: str, seeds: int, problem: problems.Problem,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[dict]:  # fmt: skip
     """A row per number of groups: time, speed-up, utilisation, regret, and seconds until the regret
-    that one group ends with. Medians over seeds; `trials` trials each, of 1 to 10 s."""
-    rows, ends = [], []
+    was as low as each of `REGRETS`. Medians over seeds; `trials` trials each, of 1 to 10 s. `tell`
+    gets lines of a table, each as soon as its searches have ended."""
+    rows = []
+    tell(HEAD + "".join(f"{f'to regret {one:g}':>16}" for one in REGRETS))
     for number in groups:
         runs = [
             search(problem, number, trials, sampler, tenfold(seed), seed) for seed in range(seeds)
         ]
         final = [run.curve[-1][1] for run in runs]
-        ends = ends or final
         reached = [
-            next((at for at, best in run.curve if best <= end), np.nan)
-            for run, end in zip(runs, ends, strict=True)
+            [
+                next((at for at, best in r.curve if best <= problem.lowest + one), np.inf)
+                for r in runs
+            ]
+            for one in REGRETS
         ]
         times, bests = np.median([run.curve for run in runs], axis=0).T
         rows.append(
@@ -167,26 +176,22 @@ def advantage(
                 "utilisation": float(np.median([run.outcome.utilisation for run in runs])),
                 "busy": float(np.median([run.busy for run in runs])),
                 "regret": float(np.median(final)) - problem.lowest,
-                "seconds_to_same": float(np.median(reached)),  # NaN: most never came there
+                "reached": np.median(reached, 1).tolist(),  # infinite: most never came there
                 "curve": [[t, b - problem.lowest] for t, b in zip(times, bests, strict=True)],
             }
         )
+        tell(text(rows[-1]))
     return rows
 
 
-def text(rows: list[dict]) -> str:
-    lines = [
-        "groups  seconds  speed-up  utilisation  before the last trial  regret at the end  "
-        "seconds to the regret of 1"
-    ]
-    for row in rows:
-        same = row["seconds_to_same"]
-        lines.append(
-            f"{row['groups']:>6}{row['seconds']:>9.0f}{row['speed_up']:>10.1f}"
-            f"{row['utilisation']:>13.3f}{row['busy']:>23.3f}{row['regret']:>19.4g}"
-            + (f"{same:>28.0f}" if np.isfinite(same) else f"{'not reached':>28}")
-        )
-    return "\n".join(lines)
+def text(row: dict) -> str:
+    """A line below `HEAD`."""
+    cells = (
+        f"{row['groups']:>6}{row['seconds']:>9.0f}{row['speed_up']:>10.1f}"
+        f"{row['utilisation']:>8.0%}{row['busy']:>24.0%}{row['regret']:>10.2g}"
+    )
+    reached = [f"{at:.0f}" if np.isfinite(at) else "not reached" for at in row["reached"]]
+    return cells + "".join(f"{at:>16}" for at in reached)
 
 
 def main() -> None:
@@ -204,9 +209,8 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"error: {error}")
     problem = problems.hartmann()
-    rows = advantage(groups, asked.trials, asked.sampler, asked.seeds, problem)
     print(f"{problem.name}, {asked.trials} trials of 1 to 10 s, {asked.sampler}")
-    print(text(rows))
+    advantage(groups, asked.trials, asked.sampler, asked.seeds, problem, print)
 
 
 if __name__ == "__main__":

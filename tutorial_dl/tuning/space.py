@@ -255,10 +255,11 @@ def columns_of(one: BaseDistribution) -> int:
 
 def _scaled_ends(one: BaseDistribution) -> tuple[float, float]:
     """The ends of the scaled range. That of whole numbers reaches half a step beyond them, so that
-    each has a part of the interval."""
+    each has a part of the interval; that of a single value reaches beyond it, too."""
     half = 0.5 if isinstance(one, IntDistribution) else 0.0
     a, b = one.low - half, one.high + half
-    return (math.log(a), math.log(b)) if one.log else (float(a), float(b))
+    a, b = (math.log(a), math.log(b)) if one.log else (float(a), float(b))
+    return (a, b) if a < b else (a - 1.0, b + 1.0)
 
 
 def to_unit(one: BaseDistribution, value):

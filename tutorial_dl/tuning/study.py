@@ -8,29 +8,29 @@ of values is tried again.
 
 from __future__ import annotations
 
-import ast
 import fcntl
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import distribution_to_json
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from . import samplers
+from .described import described, differences, in_tables
 from .proposing import HEAD, INTERRUPTED, event_of
 from .space import Space, check_name
 
 PRUNERS = ("none", "median", "successive_halving", "hyperband")
 NAME = "search"
+RETRIES = "retries"  # of a trial: the number of the failed one whose set it tries again
 
 
 class Held:
@@ -65,7 +65,9 @@ class Study:
     """A study of `trials` trials.
 
     Attributes:
-        best: The best complete trial so far; None if there is none.
+        best: The best complete trial so far; None if there is none, or if there are several figures
+            of merit, for which `front` has the best ones.
+        higher: For each figure of merit, whether higher is better. `merits`: their names.
         resumed: Trials that had ended in an earlier process.
         before: Trials that were begun in an earlier process, with those to be tried again.
         again: How many sets of values are queued to be tried again.
@@ -74,11 +76,14 @@ class Study:
         space: What is searched.
         sampler: Its name, see samplers.py.
         trials: Trials in all, those of a resumed study included. One that failed counts.
-        maximise: Whether a higher figure of merit is better.
+        maximise: Whether a higher figure of merit is better; a sequence if there are several.
+        merits: The names of the figures of merit.
         pruner: Its name: which trials are stopped early.
         epochs: Epochs of a whole trial, which Hyperband needs.
         file: Where trials are kept; None: in memory.
         resume: Go on with the study in the file, if there is one.
+        retry: Try sets that have failed again, in place of the failed trials. A grid that has no
+            other sets left for `trials` does so, too.
         seed: Of its random numbers; a study that goes on does not draw its first sets again.
         about: What must be the same in a resumed study, by name: values that JSON can hold.
 
@@ -92,30 +97,37 @@ class Study:
         sampler: str = "bayesian",
         trials: int = 20,
         *,
-        maximise: bool = False,
+        maximise: bool | Sequence[bool] = False,
+        merits: Sequence[str] = (),
         pruner: str = "none",
         epochs: int = 1,
         seed: int | None = None,
         file: Path | None = None,
         resume: bool = False,
+        retry: bool = False,
         about: Mapping[str, Any] | None = None,
     ):
         if trials < 1:
             raise ValueError(f"trials must be at least 1, got {trials}")
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.space, self.trials, self.maximise, self.lock = space, trials, maximise, None
+        self.space, self.trials, self.lock = space, trials, None
+        self.higher = (maximise,) if isinstance(maximise, bool) else tuple(maximise)
+        numbers = range(1, len(self.higher) + 1)
+        self.merits = [*merits] or ([f"result {i}" for i in numbers] if numbers[1:] else ["result"])
         self.made = Path(file) if file is not None and not Path(file).exists() else None
-        about = dict(about or {}) | {"space": described(space), "maximise": maximise}
+        about = dict(about or {}) | {"space": described(space)}
+        about["maximise"] = self.higher[0] if len(self.higher) == 1 else self.higher
         about = json.loads(json.dumps(about))
         samplers.check(sampler)
-        storage = None if file is None else self._open(Path(file), resume)
+        stops = pruner_of(pruner, epochs, len(self.higher))
+        self.storage = None if file is None else self._open(Path(file), resume)
         try:
             self.optuna = optuna.create_study(
-                storage=storage,
+                storage=self.storage,
                 study_name=NAME,
                 load_if_exists=True,
-                pruner=_pruner(pruner, epochs),
-                direction="maximize" if maximise else "minimize",
+                pruner=stops,
+                directions=["maximize" if one else "minimize" for one in self.higher],
             )
         except (ValueError, KeyError, TypeError) as error:
             if file is None:
@@ -125,14 +137,16 @@ class Study:
         begun = self.optuna.get_trials(deepcopy=False)
         self.optuna.sampler = samplers.of_stream(sampler, space, seed, 0, len(begun))
         self._check_same(file, about)
+        if sampler == "grid":
+            retry = self._fit_to_grid(begun) or retry
+        self.again = sum(trial.state == TrialState.WAITING for trial in begun)
+        self._try_again(begun, retry)
         finished = self.finished
         self.resumed = len(finished)
         self.best = reduce(self._better, finished, None)
         self._log = bytearray()
         for trial in finished:
             self._note(trial)
-        self.again = sum(trial.state == TrialState.WAITING for trial in begun)
-        self._try_again(begun)
         self.before = self.begun = len(self.optuna.get_trials(deepcopy=False))
 
     def _open(self, file: Path, resume: bool) -> JournalStorage:
@@ -152,24 +166,39 @@ class Study:
         if before is None:
             self.optuna.set_user_attr("about", about)
             return
-        if isinstance(before.get("space"), str):
-            before = before | {"space": described(of_text(before["space"]))}
-        for name in about.keys() | before.keys():
-            if about.get(name) != before.get(name):
-                self.close()  # a notebook keeps this object, in the last traceback
-                raise ValueError(
-                    f"study {file} was begun with {name} {before.get(name)}, not "
-                    f"{about.get(name)}; use the same, or another file"
-                )
+        if found := list(differences(in_tables(before), in_tables(about))):
+            self.close()  # a notebook keeps this object, in the last traceback
+            raise ValueError(
+                f"study {file} was begun with other options: {'; '.join(found)}; use the same, or "
+                "another file"
+            )
 
-    def _try_again(self, trials: list[FrozenTrial]) -> None:
-        """Mark trials that were in training as interrupted, and queue their sets of values."""
-        for trial in trials:
-            if trial.state == TrialState.RUNNING:
-                self._interrupt(trial.number)
-                if trial.params:
-                    self.optuna.enqueue_trial(trial.params)
-                    self.again += 1
+    def _fit_to_grid(self, begun: list[FrozenTrial]) -> bool:
+        """Whether more trials are asked for than the grid has sets: then those that failed are
+        tried again. Raises ValueError if too few have failed for that."""
+        ended = [trial for trial in begun if trial.state == TrialState.FAIL]
+        # A set counts once, however often it has failed
+        failed = {frozenset(t.params.items()) for t in ended if INTERRUPTED not in t.user_attrs}
+        try:
+            sets = samplers.check_grid(self.space, self.trials, len(failed))
+        except ValueError:
+            self.discard()
+            raise
+        more, self.trials = self.trials > sets, min(self.trials, sets)
+        return more
+
+    def _try_again(self, begun: list[FrozenTrial], retry: bool) -> None:
+        """Queue sets of values again: of trials that were in training, which are marked as
+        interrupted, and with `retry` of those that failed, whose place the new trials take."""
+        failed = [t for t in self.finished if retry and t.state == TrialState.FAIL]
+        for trial in [t for t in begun if t.state == TrialState.RUNNING]:
+            self._interrupt(trial.number)
+            if trial.params:
+                self.optuna.enqueue_trial(trial.params)
+                self.again += 1
+        for trial in failed:
+            self.optuna.enqueue_trial(trial.params, {RETRIES: trial.number})
+            self.again += 1
 
     def _interrupt(self, number: int) -> None:
         # The mark comes first: without it, the end of the trial would count as a failure
@@ -180,11 +209,14 @@ class Study:
 
     @property
     def finished(self) -> list[FrozenTrial]:
-        """Trials that have ended by themselves: complete, pruned or failed."""
+        """Trials that have ended by themselves: complete, pruned, or failed and not retried."""
+        trials = self.optuna.get_trials(deepcopy=False)
+        without = {trial.user_attrs.get(RETRIES) for trial in trials}
         return [
             trial
-            for trial in self.optuna.get_trials(deepcopy=False)
-            if trial.state.is_finished() and not trial.user_attrs.get(INTERRUPTED)
+            for trial in trials
+            if trial.state.is_finished()
+            and not (trial.user_attrs.get(INTERRUPTED) or trial.number in without)
         ]
 
     def ask(self) -> tuple[Trial, dict[str, Any]]:
@@ -220,35 +252,40 @@ class Study:
     # What leaders of groups are told
 
     def _note(self, trial: FrozenTrial) -> None:
-        event = event_of(trial, self.space, -1.0 if self.maximise else 1.0)
-        self._log += event.tobytes()
+        self._log += event_of(trial, self.space, self._signs).tobytes()
 
     @property
-    def events(self) -> int:
-        """How many events there have been: trials that began or ended (proposing.py)."""
-        return len(self._log) // (8 * (HEAD + self.space.columns))
+    def _signs(self) -> list[float]:
+        return [-1.0 if higher else 1.0 for higher in self.higher]
 
     def news(self, known: int) -> bytes:
-        """All events but the first `known`, for `Leader.answer`."""
-        return bytes(self._log[known * 8 * (HEAD + self.space.columns) :])
+        """All events (proposing.py) but the first `known`, for `Leader.answer`."""
+        entries = HEAD + len(self.higher) + self.space.columns
+        return bytes(self._log[known * 8 * entries :])
 
     # The end of a trial
 
     def prune(self, trial: Trial, epoch: int, value: float) -> bool:
-        """Note the figure of merit after an epoch, and say whether the trial should stop."""
+        """Note the figure of merit after an epoch, and say whether the trial should stop.
+
+        Of several figures none is noted: pruners compare one.
+        """
+        if len(self.higher) > 1:
+            return False
         trial.report(value, epoch)
         return trial.should_prune()
 
     def tell(
-        self, trial: Trial, value: float | None, state: str = "complete", **about: Any
-    ) -> dict[str, Any]:
-        """Keep the end of a trial: "complete" with its value, "pruned" or "failed".
+        self, trial: Trial, value: float | Sequence[float] | None, state: str = "complete",
+        **about: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Keep the end of a trial: "complete" with its value or values, "pruned" or "failed".
 
         Returns the trial's row (`row_of`).
 
         `about` is kept with it: `folds`, `why`, `seconds`. A value that is not finite is a failure.
         """
-        if state == "complete" and (value is None or not np.isfinite(value)):
+        if state == "complete" and (value is None or not np.isfinite(value).all()):
             state, about = "failed", {"why": f"the figure of merit is {value}"} | about
         for name, one in about.items():
             trial.set_user_attr(name, one)
@@ -269,10 +306,16 @@ class Study:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.discard()
+        try:
+            if error is not None:
+                self.discard()
+            elif self.lock is not None:
+                # Of this search: what another one writes to the file does not come in
+                ram = optuna.storages.InMemoryStorage()
+                optuna.copy_study(from_study_name=NAME, from_storage=self.storage, to_storage=ram)
+                self.optuna = optuna.load_study(study_name=NAME, storage=ram)
+        finally:
+            self.close()  # though the file can't be read
 
     def close(self) -> None:
         """Let another search use the file."""
@@ -291,11 +334,31 @@ class Study:
 
     def _better(self, one: FrozenTrial | None, other: FrozenTrial) -> FrozenTrial | None:
         """The better of two trials, the earlier one if they are equal; only a complete one is."""
-        if other.state != TrialState.COMPLETE:
+        if other.state != TrialState.COMPLETE or len(self.higher) > 1:
             return one
-        sign = -1 if self.maximise else 1
         both = [trial for trial in (one, other) if trial is not None]
-        return min(both, key=lambda trial: (sign * trial.value, trial.number))
+        return min(both, key=lambda trial: (self._signs[0] * trial.value, trial.number))
+
+    @property
+    def front(self) -> list[FrozenTrial]:
+        """The Pareto front: complete trials than which none is better in one figure of merit and
+        as good in the others. With one figure, the best trial."""
+        if len(self.higher) == 1:
+            return [] if self.best is None else [self.best]
+        return sorted(self.optuna.best_trials, key=lambda trial: self._signs[0] * trial.values[0])
+
+    def importances(self) -> dict[str, float]:
+        """How much each parameter matters, in shares of 1, the largest first; empty if fewer than
+        two trials are complete.
+
+        By Optuna (PED-ANOVA, arXiv 2304.10255): how far the values of the best tenth of the trials
+        differ from those of all; of several figures of merit, those nearest to the front.
+        """
+        if sum(trial.state == TrialState.COMPLETE for trial in self.finished) < 2:
+            return {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # few trials: all matter alike
+            return optuna.importance.get_param_importances(self.optuna)
 
     def rows(self) -> list[dict[str, Any]]:
         """Every finished trial: number, params, value, state, and what was told about it."""
@@ -306,38 +369,28 @@ _STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
 _WORDS = {TrialState[word]: state for state, word in _STATES.items()}
 
 
-def described(space: Space) -> dict[str, Any]:
-    """A space as values that JSON can hold: Optuna's texts, and conditions."""
-    return {
-        name: [distribution_to_json(one), {n: list(v) for n, v in space.when.get(name, {}).items()}]
-        for name, one in space
-    }
-
-
-def of_text(text: str) -> Space:
-    """The space in a study that was written before spaces were Optuna's distributions."""
-    tables = {}
-    for call in ast.parse(text, mode="eval").body.elts:
-        given = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
-        name = given.pop("name")
-        tables[name] = {entry: value for entry, value in given.items() if value not in (None, ())}
-    return Space.of(tables)
-
-
 def row_of(trial: FrozenTrial) -> dict[str, Any]:
-    """A finished trial as `--json` has it."""
+    """A finished trial as `--json` has it; its value is a list of several figures of merit."""
     return {
         "number": trial.number,
         "params": dict(trial.params),
-        "value": trial.value,
+        "value": trial.values and (trial.values if len(trial.values) > 1 else trial.values[0]),
         "state": _WORDS[trial.state],
         **trial.user_attrs,
     }
 
 
-def _pruner(name: str, epochs: int) -> optuna.pruners.BasePruner:
-    """Optuna's pruner. Its successive halving is the asynchronous one (arXiv 1810.05934)."""
+def pruner_of(name: str, epochs: int, figures: int = 1) -> optuna.pruners.BasePruner:
+    """Optuna's pruner. Its successive halving is the asynchronous one (arXiv 1810.05934).
+
+    Raises ValueError if there is none of this name, or for several figures of merit.
+    """
     check_name("pruner", name, PRUNERS)
+    if figures > 1 and name != "none":
+        raise ValueError(
+            f"pruner {name!r} compares trials by one figure of merit, and there are {figures}: "
+            "leave it out"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         if name == "median":

@@ -25,11 +25,12 @@ print([Path(word).name for word in launch.mpiexec_command(4, ["python", "train.p
 print(launch.mpiexec.LaunchError is launch.LaunchError)
 
 # %% Is this process a rank?
-# shows: launched, under_mpi, rank, local_ranks, can_be_lost
+# shows: launched, under_mpi, local_ranks, can_be_lost, is_first_to_tell, rank, status_of
 from numba_kernels import launch
 
 print(launch.launched(), launch.under_mpi(), launch.rank(), launch.local_ranks())
-# On a rank of run_ranks(..., survive=True), can_be_lost() says that others can go on without it.
+# On a rank of run_ranks(..., survive=True), can_be_lost() says that others can go on without it,
+# and status_of(2) how rank 2 has ended, which one of them tells: is_first_to_tell().
 
 # %% Threads for each rank
 # shows: threads_per_rank, thread_environment, set_threads, usable_cores, THREAD_VARIABLES

@@ -7,7 +7,7 @@ from tutorial_dl.model_parallel import Action, ScheduleError, check, held, sched
 one = schedules.one_f_one_b(stages=2, batches=3)  # a Schedule
 timetable = simulate(one)  # a Timetable
 print(timetable)
-print("bubble", round(timetable.bubble, 3), "held", held(one), Action.of("F1"))
+print("bubble", round(timetable.bubble, 3), "held", held(one), Action.parse("F1"))
 try:
     check(schedules.of(["F0 B0 W0", "B0 F0 W0"]))
 except ScheduleError as error:
@@ -31,7 +31,7 @@ print("pipe", grid.pipe.world_ranks, "copies", grid.copies.world_ranks)
 # shows: Positions
 from tutorial_dl.model_parallel import Positions
 
-print([Positions(8, 2).of(rank).tolist() for rank in range(2)])
+print([Positions(8, 2).kept_by(rank).tolist() for rank in range(2)])
 
 # %% [4 ranks] Attention over a sequence that no rank has as a whole
 # shows: RingAttention
@@ -82,12 +82,14 @@ print(f"loss {loss:.3f} of {samples} samples, weights of all ranks: {model.weigh
 # shows: PipelinedReplica, ShardedReplica, tutorial_dl.replica.Holding
 from tutorial_dl import Team, Trainer, data, models
 from tutorial_dl.model_parallel import Grid, PipelinedReplica, ShardedReplica
-from tutorial_dl.replica import Holding
+from tutorial_dl.replica import Holding, of
 
 digits = data.digits()
 team = Team()
 for replica in (
-    PipelinedReplica(models.mlp(digits), Grid(team, pipeline=2), sample=digits.train.inputs[:8]),
+    PipelinedReplica(
+        of(models.mlp(digits)), Grid(team, pipeline=2), sample=digits.train.inputs[:8]
+    ),
     ShardedReplica(models.mlp(digits), team, stage=3),
 ):
     trainer = Trainer(replica, digits, optimizer="adam", batch_size=64, progress=False)

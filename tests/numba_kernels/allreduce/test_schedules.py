@@ -48,7 +48,7 @@ def costs_of_the_messages():
         for ranks in range(1, 18):
             for alpha, beta, gamma in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
                 total = sum(
-                    max(alpha + 10 * m.part * (beta + m.adds * gamma) for m in messages)
+                    max(alpha + 10 * m.fraction * (beta + m.adds * gamma) for m in messages)
                     for messages in rounds(algorithm, ranks)
                 )
                 machine = costs.straight(alpha, beta, gamma)

@@ -18,7 +18,8 @@ import on_ranks as ranks_of
 import pytest
 
 from numba_kernels import compiled
-from numba_kernels.jit import cache
+from numba_kernels.jit import cache, compiling
+from numba_kernels.team.collectives import Clock
 
 WIDTHS = ("float32", "float64")
 
@@ -106,6 +107,37 @@ def test_kept_in_the_home_and_loaded(home):
     assert run(cannot_write, HOME=home, TMPDIR=elsewhere, permissions=True) == (LOADED, "")
     assert not kernels_in(elsewhere)
     home.chmod(0o700)
+
+
+def compute_and_tell():
+    compiling.tell = lambda: print("told")
+    compute(WIDTHS)
+    assert compiling.spent.seconds > 0
+    assert Clock().now() <= time.perf_counter() - compiling.spent.seconds
+
+
+def test_it_is_told_once_that_kernels_are_compiled(home):
+    assert run(compute_and_tell, HOME=home) == (["told", "0", "4"], "")
+    assert run(compute_and_tell, HOME=home) == (["4", "0"], "")
+
+
+def test_the_clock_of_a_thread_goes_on_while_another_one_compiles():
+    clock, begun, may_end = Clock(), threading.Event(), threading.Event()
+
+    def compile_for_a_while():
+        with compiling.counted():
+            begun.set()
+            may_end.wait(60)
+
+    other = threading.Thread(target=compile_for_a_while)
+    other.start()
+    begun.wait(60)
+    first = clock.now()
+    time.sleep(0.05)
+    second = clock.now()
+    may_end.set()
+    other.join()
+    assert first < second <= clock.now()
 
 
 def cannot_write():

@@ -83,6 +83,18 @@ def test_what_open_mpi_says_of_a_cause_stays():
     assert remarks.feed(said + OPEN_MPI_STATUS) + remarks.feed(b"", last=True) == said
 
 
+def test_a_message_has_a_line_of_its_own_below_a_bar():
+    remarks = Remarks()
+    for data, shown in (
+        (b"\repoch 1 of 2:   0%|", b"\repoch 1 of 2:   0%|"),
+        (b"stall: rank 0 has waited\n", b"\nstall: rank 0 has waited\n"),
+        (b"note: one\n", b"note: one\n"),
+        (b"\repoch 1 of 2:   1%|", b"\repoch 1 of 2:   1%|"),
+        (b"|\n", b"|\n"),
+    ):
+        assert remarks.feed(data) == shown
+
+
 def test_unfinished_lines_do_not_wait():
     remarks = Remarks()
     assert remarks.feed(b"12%\r") == b"12%\r"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -169,6 +172,60 @@ def test_shared_memory_of_killed_ranks_is_removed_and_of_living_ones_stays(tmp_p
     parent.terminate()
     parent.communicate(timeout=SECONDS)
     assert not living & guard.segments()
+
+
+def test_the_next_start_removes_what_a_killed_guard_left(tmp_path):
+    before = guard.segments()
+    parent = parent_of(tmp_path, 2)
+    ranks = pids(tmp_path, 2)
+    left = {m.path for m in ranks[0].memory_maps() if m.path in guard.segments()}
+    assert left and not left & before
+    every = [psutil.Process(parent.pid), *psutil.Process(parent.pid).children(recursive=True)]
+    for process in every:
+        process.suspend()  # or they would end each other
+    for process in every:
+        process.kill()
+    psutil.wait_procs(every[1:], timeout=SECONDS)
+    parent.communicate(timeout=SECONDS)
+    for path in left:  # as if it was a while ago; a guard of another test may have removed it
+        Path(path).touch()
+        os.utime(path, (1, 1))
+    assert launch.run_ranks(1, ["-c", ""], timeout=SECONDS).returncode == 0
+    assert not left & guard.segments()
+
+
+def test_what_may_be_of_another_run_is_not_swept(tmp_path, monkeypatch):
+    monkeypatch.setattr(guard, "SHARED_MEMORY", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    # As there may be runs of other tests now
+    monkeypatch.setattr(guard, "PROXIES", ("proxy_of_a_test",))
+    names = ("mpich_shm_new", "mpich_shm_old", f"{guard.TOPOLOGY}new", f"{guard.TOPOLOGY}old")
+    for name in names:
+        (tmp_path / name).touch()
+        # New: of a container, or another node, whose processes are not seen here
+        made = 1 if name.endswith("old") else time.time() - 100
+        os.utime(tmp_path / name, (made, made))
+    proxy = tmp_path / "proxy_of_a_test"
+    shutil.copy(shutil.which("sleep"), proxy)
+    running = subprocess.Popen([proxy, "1000"])
+    try:
+        guard.sweep()
+    finally:
+        running.kill()
+        running.wait()
+    proxy.unlink()
+    kept = {file.name for file in tmp_path.iterdir()}
+    assert kept == {"mpich_shm_new", f"{guard.TOPOLOGY}new", f"{guard.TOPOLOGY}old"}
+    guard.sweep()
+    assert {file.name for file in tmp_path.iterdir()} == kept - {f"{guard.TOPOLOGY}old"}
+
+
+def test_other_files_are_not_looked_at(monkeypatch):
+    """There may be many in TMPDIR, and a mount that does not answer."""
+    other = SimpleNamespace(name="mine", stat=lambda **_: pytest.fail("it was looked at"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", lambda _: [other])
+        assert guard.own_files("", guard.TOPOLOGY, 1.0) == set()
 
 
 def test_only_shared_memory_that_no_process_holds_is_removed(tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ def every_request(seed):
 
         def handle(leaf, star=star, turn=turn):
             k = turn[leaf] = turn[leaf] + 1
-            words, vector = star.words(leaf), star.sent(leaf)
+            words, vector = star.head(leaf), star.sent(leaf)
             assert words.shape == (HEAD,) and vector.shape == (star.out.size,)
             assert words[0] == leaf and words[1] == k and not words[3:].any()
             if words[2]:
@@ -58,7 +58,7 @@ def every_request(seed):
         if team.rank == 0:
             assert star.is_hub and star.leaves == list(range(1, team.size))
             serve_all(star, handle)
-            assert all(star.tell(leaf, text) for leaf in range(1, team.size))
+            assert all(star.send_bytes(leaf, text) for leaf in range(1, team.size))
         else:
             chance = random.Random(seed + team.rank)
             assert star.out.shape == (sent,) and star.into.shape == (received,)
@@ -108,7 +108,7 @@ def stress(requests):
         def handle(leaf):
             k = count[leaf]
             vector = star.sent(leaf)
-            assert star.words(leaf)[0] == k and (vector == 1000 * leaf + k % 1000).all()
+            assert star.head(leaf)[0] == k and (vector == 1000 * leaf + k % 1000).all()
             star.answer_vector(leaf)[:] = -vector
             star.answer(leaf, [k])
             count[leaf] += 1
@@ -270,7 +270,7 @@ def helped():
                 star.adopt(state)
                 for _ in range(turns * (team.size - 1)):
                     leaf = star.next(600)
-                    factor = star.words(leaf)[0]
+                    factor = star.head(leaf)[0]
                     serve(rule, weights, star.sent(leaf), state, star.answer_vector(leaf))
                     rule.update(expected, np.float32(factor) * source, alone)
                     assert (weights == expected).all() and (state.slots == alone.slots).all()

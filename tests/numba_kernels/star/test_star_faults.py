@@ -30,7 +30,7 @@ def leaf_fails():
             end = time.monotonic() + 300
             while star.leaves:
                 leaf = star.next(0.05)
-                if leaf and star.words(leaf)[0] >= 0:  # requests with -1 are never answered
+                if leaf and star.head(leaf)[0] >= 0:  # requests with -1 are never answered
                     served += 1
                     done = leaf > 1 and served > 40 and 1 in lost
                     if 1 in lost:

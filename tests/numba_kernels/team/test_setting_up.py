@@ -37,7 +37,7 @@ if team.rank == 2:
         time.sleep(0.01)
 try:
     if way == "part":
-        new = None if team.rank == 1 else team.part([0, 2], team.comm)
+        new = None if team.rank == 1 else team.subteam([0, 2], team.comm)
     else:
         new = Team()
     result = "made"

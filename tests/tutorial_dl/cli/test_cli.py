@@ -11,11 +11,13 @@ from pathlib import Path
 
 import clock
 import either_mpi
+import numpy as np
 import pytest
 from commands_on_ranks import json_values, on_these_ranks, run_lines, told
 
 from numba_kernels import environment, launch
 from tutorial_dl.cli import train
+from tutorial_dl.config import STRATEGIES
 
 USERS_FILE = """
 import numpy as np
@@ -46,6 +48,10 @@ def nan():
     x = np.linspace(0, 1, 100).astype("float32")
     x[60:] = np.nan
     return (x, x), (x[:10], x[:10])
+
+def both():
+    x = np.linspace(0, 1, 100).astype("float32")
+    return x, x
 
 def huge():
     x = np.linspace(0, 1, 100).astype("float32")
@@ -97,8 +103,9 @@ def test_help_at_once(command):
         assert f" {heavy}\n" not in loaded, f"--help imports {heavy}"
 
 
+NO_VALIDATION = "--model curve --data my_file:both --validation 0 --patience 2"
 WRONG_ON_RANKS = [
-    ("--model my_file:nosuch", 2, "my_file has no function 'nosuch'; it has build"),
+    ("--model my_file:nosuch", 2, "my_file has no function 'nosuch'; it has both"),
     ("--model no_file:build", 2, "no such module"),
     ("--data no/file.py:load", 2, "there is no file"),
     ("--model broken:build", 2, "SyntaxError"),
@@ -108,6 +115,7 @@ WRONG_ON_RANKS = [
     ("--save-best m.keras", 2, "save the model as 'm.keras': the name must end in .npz"),
     ("--model curve --data my_file:nan", 2, "train.inputs[60] is nan; remove such"),
     ("--model curve --data my_file:huge", 1, "the loss is nan at step 1 (epoch 1) "),
+    (NO_VALIDATION, 2, "go by 'val_loss', which needs validation data; or give --monitor, one of"),
     ("--optimizer adam --momentum 0.5", 2, "with optimizer 'adam', which has none"),
     ("--strategy downpour --synchronous --staleness-aware", 2, "nothing is stale"),
     ("--strategy downpour --lower-momentum --optimizer adam", 2, "but adam has none"),
@@ -126,7 +134,7 @@ WRONG_OF_A_COMMAND = [  # one that fails before training, one within, and one wi
 
 
 @pytest.mark.thorough(
-    but=["--model my_file:narrow", "--model my_file:raises", "--save-best m.keras"]
+    but=["--model my_file:narrow", "--model my_file:raises", "--save-best m.keras", NO_VALIDATION]
 )
 @pytest.mark.parametrize(
     ("words", "status", "message"), WRONG_ON_RANKS, ids=[words for words, *_ in WRONG_ON_RANKS]
@@ -241,6 +249,28 @@ def test_results_and_every_option(command, on_ranks, tmp_path):
 
 
 @pytest.mark.thorough
+def test_every_strategy_trains_at_its_defaults(on_ranks, tmp_path):
+    """Other models: tests/soak."""
+    train_at_defaults(on_ranks, tmp_path, "dense", "digits", 10)
+
+
+def train_at_defaults(on_ranks, folder, model, data, epochs):
+    """None ends at a validation loss of more than twice that of one process: means of 3 seeds."""
+
+    def losses(ranks, *strategies):
+        line = ["train", "--model", model, "--data", data, "--epochs", str(epochs), "--quiet"]
+        line += ["--json", "-", "--strategy"]
+        lines = [[*line, strategy, "--seed", seed] for strategy in strategies for seed in "012"]
+        found = json_values(on_ranks(ranks, run_lines, str(folder), lines))
+        found = np.reshape([one["val_loss"] for one in found], (len(strategies), 3))
+        return dict(zip(strategies, found.mean(axis=1), strict=True))
+
+    serial = losses(1, "serial")["serial"]
+    for strategy, loss in losses(3, *sorted({*STRATEGIES} - {"serial"})).items():
+        assert loss < 2 * serial, (strategy, loss, serial)
+
+
+@pytest.mark.thorough
 def test_interrupt(tmp_path):
     """Ctrl-C ends all ranks and is reported once."""
     process = subprocess.Popen(
@@ -309,14 +339,14 @@ def huge():
 """
 
 
-@pytest.mark.thorough(but="killed-1-a rank was ended by signal SIGKILL")
+@pytest.mark.thorough(but="killed-1-has ended, by signal SIGKILL")
 @pytest.mark.parametrize(
     ("function", "status", "message"),
     [
         ("ends", 2, "no data here"),
         ("fails", 2, "OSError: disk is full"),
         ("late", 2, "OSError: disk is full"),
-        ("killed", 1, "a rank was ended by signal SIGKILL"),
+        ("killed", 1, "has ended, by signal SIGKILL"),
         ("uneven", 2, "ranks differ in the training samples: 719 on rank 1"),
         ("label", 2, "can't be used on data"),
         ("huge", 1, "the validation loss is nan after epoch 1"),

@@ -2,31 +2,53 @@
 
 import subprocess
 import sys
-from pathlib import Path
+from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 from commands_here import run_command
 
+from tutorial_dl.cli import notebooks
 from tutorial_dl.extras import missing
 
-NOTEBOOKS = sorted(Path(__file__).parents[3].glob("notebooks/*.ipynb"))
+NOTEBOOKS = notebooks.notebook_files()
 
 
 def test_notebooks_are_listed_and_copied(tmp_path):
     assert run_command("notebooks", "list").stdout.split() == [file.name for file in NOTEBOOKS]
     mine = tmp_path / "course" / "mine"
     done = run_command("notebooks", "copy", str(mine))
-    assert done.stdout == f"{len(NOTEBOOKS)} notebooks in {mine}: jupyter lab {mine}\n"
+    assert done.stdout == f"{mine}: copied {len(NOTEBOOKS)} notebooks\n"
     for file in NOTEBOOKS:
         assert (mine / file.name).read_bytes() == file.read_bytes()
     changed = mine / NOTEBOOKS[2].name
     changed.write_text("mine")
+    (mine / NOTEBOOKS[4].name).unlink()
     again = run_command("notebooks", "copy", str(mine))
-    assert again.returncode == 2 and again.stderr.count("\n") == 1
-    assert f"{mine / NOTEBOOKS[0].name} exists; --force replaces it" in again.stderr
-    assert changed.read_text() == "mine"
+    kept = f"kept {len(NOTEBOOKS) - 1} as they are there (--force replaces them)"
+    assert again.stdout == f"{mine}: copied 1 notebook; {kept}\n"
+    assert changed.read_text() == "mine" and (mine / NOTEBOOKS[4].name).exists()
     assert run_command("notebooks", "copy", str(mine), "--force").returncode == 0
     assert changed.read_bytes() == NOTEBOOKS[2].read_bytes()
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_notebook_of_ones_own_is_none_of_the_course(tmp_path, monkeypatch, installed):
+    """JupyterLab puts Untitled.ipynb and copies beside those of the course."""
+    top = tmp_path / "share/tutorial-dl" if installed else tmp_path
+    (top / "notebooks").mkdir(parents=True)
+    for name in ("01_one", "02_two", "Untitled", "01_one-Copy1", "03_mine"):
+        (top / f"notebooks/{name}.ipynb").write_text("{}")
+    rows = "| [01 One](01_one.ipynb) | one |\n| [02 Two](02_two.ipynb) | two |\n"
+    (top / "notebooks/README.md").write_text(rows)
+    listed = metadata.PackagePath("../../share/tutorial-dl/notebooks/README.md")
+    listed.dist = SimpleNamespace(locate_file=(tmp_path / "lib/python").joinpath)
+    monkeypatch.setattr(notebooks.metadata, "files", lambda _: [listed])
+    monkeypatch.setattr(notebooks, "__file__", str(tmp_path / "tutorial_dl/cli/notebooks.py"))
+    course = [top / "notebooks/01_one.ipynb", top / "notebooks/02_two.ipynb"]
+    assert notebooks.notebook_files() == course and notebooks.select(["1", "two"]) == course
+    (top / "notebooks/README.md").unlink()
+    assert notebooks.notebook_files() == []
 
 
 HIDDEN = """

@@ -1,9 +1,11 @@
 """What `train` prints and writes in the end, and the rehearsal before it."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+from commands_here import run_here
 
 from numba_kernels.jit.cache import KernelCache
 from tutorial_dl import Team
@@ -57,6 +59,48 @@ def test_what_predict_says():
     assert applying.in_words(two) == "outputs for 1 sample, shapes a (1, 2), b (1, 3)"
 
 
+# Results beside each other ---------------------------------------------------------------------
+
+
+def result(losses, ranks=1, **more):
+    rows = [{"epoch": n, "loss": loss, "val_loss": loss} for n, loss in enumerate(losses, 1)]
+    config = {"data": {"model": "dense"}, "layout": {}, "output": {"json": "a"}}
+    return RESULT | {"config": config, "ranks": ranks, "history": rows, "val_accuracy": None} | more
+
+
+def test_compare_shows_what_differs_and_draws_the_curves(capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, ranks, losses in (("one[lr]", 1, [3.0, 0.25]), ("four", 4, [2.0, 0.125])):
+        told = result(losses, ranks, loss=losses[-1])
+        told["config"]["output"]["json"] = name  # where it went is no difference
+        Path(f"{name}.json").write_text(json.dumps(told))
+    done = run_here(capfd, "compare", "one[lr].json", "four.json", "--figure", "both.svg")
+    head, _line, *rows, last = [row.split() for row in done.stdout.splitlines() if row.strip()]
+    assert head == ["result", "ranks", "loss", "val", "loss", "samples/second", "seconds"]
+    assert rows[0] == ["one[lr]", "1", "0.25", "0.5", "228,249", "4.5"]
+    assert rows[1][:3] == ["four", "4", "0.125"] and last == ["figure:", "both.svg"]
+    assert "<svg" in Path("both.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("none.json", "cannot read none.json: No such file or directory"),
+        ("broken.json", "broken.json is no result of `train --json FILE`"),
+        ("other.json", "other.json is no result of `train --json FILE`"),
+        ("one.json one.json", "compare got one.json twice"),
+        ("one.json --figure a.txt", "--figure must be a file name that ends in .png, .svg, .pdf"),
+    ],
+)
+def test_compare_refuses(capfd, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("broken", "x"), ("other", "[]"), ("one", json.dumps(result([1.0])))):
+        Path(f"{name}.json").write_text(text)
+    done = run_here(capfd, "compare", *words.split())
+    assert done.returncode == 2 and done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
+
+
 # Sentences about the runs of `run` ------------------------------------------------------------
 
 
@@ -79,7 +123,7 @@ def test_sentences_are_computed_from_the_rows():
         "Model cnn: one process was faster than several ranks (2 ranks: 0.72 times).",
         "All synchronous runs ended with the loss of one process, to within 0.2%.",
         "Of the asynchronous strategies, elastic averaging ended with the lowest validation loss, "
-        "0.040 (one process: 0.050); their accuracies are 0.970 to 0.990 (one process: 0.980).",
+        "0.0400 (one process: 0.0500); their accuracies are 0.970 to 0.990 (one process: 0.980).",
     ]
     rows[2] |= {"speed_up": 1.01, "val_loss": 0.06}
     rows[3]["speed_up"] = 0.9

@@ -51,10 +51,30 @@ def test_what_does_not_fit_is_said(made_for, shape, loss, words):
     mine = replica.of(model)
     with pytest.raises(ValueError) as error:
         mine.evaluate([(np.ones((2, *shape), np.float32), np.arange(2))])
-    line = telling_line(str(error.value))
+    line = telling_line(error.value)
     assert all(word in line for word in words), line
     assert "\n" not in line and "\x1b" not in line and len(line) < 300, line
-    assert telling_line(line) == line  # a shortened line does not change
+    assert telling_line(ValueError(line)) == line  # a shortened line does not change
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ({"a": "mse"}, "output 'b' has no loss: add one to the dict of losses, or None"),
+        ({"a": "mse", "b": None}, ""),
+    ],
+)
+def test_an_output_without_a_loss_is_named(losses, words):
+    inputs = keras.Input((4,))
+    outputs = [layers.Dense(1, name="a")(inputs), layers.Dense(1, name="b")(inputs)]
+    mine = replica.of(compiled(inputs, outputs, loss=losses, metrics=None))
+    ones = np.ones((2, 1), np.float32)
+    batches = [(np.ones((2, 4), np.float32), (ones, ones))]
+    if words:
+        with pytest.raises(ValueError, match=words):
+            mine.evaluate(batches)
+    else:
+        assert mine.evaluate(batches)["loss"] >= 0
 
 
 def test_a_metric_that_fails_is_named():
@@ -67,7 +87,10 @@ def test_a_metric_that_fails_is_named():
 
 
 def test_other_messages():
-    assert telling_line("one\ntwo") == "one"
-    assert telling_line("\n \x1b[1mtwo\x1b[0m\nthree") == "two"
-    assert telling_line("") == "no message"
-    assert telling_line("Graph execution error:\n\n") == "Graph execution error:"
+    for text, line in (
+        ("one\ntwo", "one"),
+        ("\n \x1b[1mtwo\x1b[0m\nthree", "two"),
+        ("", "no message"),
+        ("Graph execution error:\n\n", "Graph execution error:"),
+    ):
+        assert telling_line(ValueError(text)) == line

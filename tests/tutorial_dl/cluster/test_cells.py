@@ -94,6 +94,44 @@ def test_who_waits_in_a_team_raises_too(team_cluster, name):
     c.run(TEAM + "\nassert (x == 3).all() and kept == 10 * rank")  # the next cell works
 
 
+DEEP = "def deep(n): return deeper(n)\ndef deeper(n): return deep(n + 1)\ndeep(0)"
+WORSE = "class Worse(Exception):\n    def __str__(self): raise ValueError\nraise Worse"
+UNSAID = "Worse: (its message could not be made: ValueError)"
+ODD = {  # a cell, the line of its error, and the most lines that are shown
+    "exit": ("exit()", "SystemExit", 4),
+    "quit": ("x = 1\nquit()", "SystemExit", 4),
+    "sys.exit": ("import sys\nsys.exit(3)", "SystemExit: 3", 4),
+    "no message": (WORSE, UNSAID, 30),
+    "no message of Python's own": (
+        f"{WORSE[:-11]}\nraise ValueError(Worse())",
+        f"ValueError{UNSAID[5:]}",
+        30,
+    ),
+    "caused by one": (
+        f"{WORSE[:-11]}\ntry: raise Worse\nexcept Worse: 1 / 0",
+        "ZeroDivisionError",
+        60,
+    ),
+    "too deep": (DEEP, "RecursionError: maximum recursion depth exceeded", 600),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_errors_are_short_and_engines_live(shared_cluster, name):
+    code, line, most = ODD[name]
+    with pytest.raises(CellError) as error:
+        shared_cluster.run(code)
+    assert error.value.summary[0].startswith(f"ranks 0-2: {line}")
+    assert len(error.value._render_traceback_()) <= most
+    shared_cluster.run("assert rank in (0, 1, 2)")
+
+
+def test_peers_hear_of_an_error_without_a_message(shared_cluster):
+    code = WORSE.replace("raise Worse", "if rank == 1: raise Worse\nTeam().barrier()")
+    followed = [f"rank {k}: {FOLLOWS.format(1, UNSAID)}" for k in (0, 2)]
+    assert failing(shared_cluster, code) == [f"rank 1: {UNSAID}", *followed]
+
+
 def test_a_mismatch_names_both(team_cluster):
     team_cluster.run(TEAM)
     code = "team.barrier() if rank == 1 else team.allreduce(x)"

@@ -20,7 +20,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from numba_kernels import environment
-from tutorial_dl import cluster
+from tutorial_dl import cluster, tensorflow_chatter
 from tutorial_dl.cluster import engines, magics, notebook, placeholder_magics, registry
 from tutorial_dl.cluster.client import Client
 from tutorial_dl.cluster.profile import Profile, check
@@ -233,8 +233,12 @@ def _with_memory(size: float) -> SimpleNamespace:
 def test_px_without_a_cluster_says_how_to_start_one(monkeypatch):
     shell = InteractiveShell()
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    hides = tensorflow_chatter._Finder  # TensorFlow's notices, from the first import
+    monkeypatch.setattr(sys, "meta_path", [f for f in sys.meta_path if not isinstance(f, hides)])
     own = shell.magics_manager.magics["line"]["pxconfig"] = lambda line: None
     placeholder_magics.register()
+    assert isinstance(sys.meta_path[0], hides)
     assert shell.magics_manager.magics["line"]["pxconfig"] is own  # what is there is kept
     for name in ("px", "mpi"):
         with pytest.raises(UsageError, match=r"^no cluster yet: c = cluster.start\(n=4\)$"):

@@ -31,10 +31,15 @@ def test_which_ranks(text, ranks):
     assert which_ranks(text, 4) == ranks
 
 
-@pytest.mark.parametrize("text", ["4", "0,4", "2-1", "x", "", "0,,1", "-1"])
-def test_which_ranks_refuses(text):
-    with pytest.raises(UsageError, match=r"--ranks must be like 0,2 or 1-3 or all, .* 0 to 3, got"):
-        which_ranks(text, 4)
+@pytest.mark.parametrize(
+    ("text", "size", "said"),
+    [(text, 4, "must be like 1 or 0,2 or 1-3 or all, got") for text in ("2-1", "x", "", "0,,1")]
+    + [("-1", 4, "must be like"), ("0,2", 2, "0,2: no rank 2, only ranks 0 to 1")]
+    + [("1-4", 4, "1-4: no rank 4, only ranks 0 to 3")],
+)
+def test_which_ranks_refuses(text, size, said):
+    with pytest.raises(UsageError, match=f"^--ranks {said}"):
+        which_ranks(text, size)
 
 
 @pytest.mark.thorough

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tutorial_dl.cli.notebooks import found, select
+from tutorial_dl.cli.notebooks import notebook_files, select
 from tutorial_dl.course import executing
 from tutorial_dl.figure_style import KEEP, KEPT_FIGURE
 
@@ -61,10 +61,10 @@ def test_a_cell_that_fails_is_named_and_nothing_is_written(tmp_path, cell, said)
 
 
 def test_notebooks_are_chosen_by_number_or_name(capsys):
-    allreduce = next(file for file in found() if file.stem == "05_allreduce")
+    allreduce = next(file for file in notebook_files() if file.stem == "05_allreduce")
     for name in ("5", "05", "allreduce", "05_allreduce", "05_allreduce.ipynb"):
         assert select([name]) == [allreduce]
-    assert select([]) == found()
+    assert select([]) == notebook_files()
     with pytest.raises(BaseException):  # noqa: B017  (typer's Exit)
         select(["alreduce"])
     assert "there is no notebook 'alreduce'" in capsys.readouterr().err

@@ -204,6 +204,35 @@ def test_a_file_is_run_once(user_file):
     assert len(sys.modules["users_data"].calls) == 2
 
 
+def test_a_file_that_hides_a_module_of_python_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("colorsys", "users_colours"):
+        monkeypatch.setitem(sys.modules, name, sys)  # removed afterwards
+        del sys.modules[name]
+    (tmp_path / "colorsys.py").write_text("own = 1\n")
+    file = tmp_path / "users_colours.py"
+    file.write_text("import colorsys\n\ndef load():\n    return colorsys.rgb_to_hsv(1, 1, 1)\n")
+    with pytest.raises(AttributeError) as error:
+        user_function.find(f"{file}:load", "data")()
+    hidden = f"{tmp_path / 'colorsys.py'} hides Python's own module colorsys"
+    assert user_function.shadow(error.value) == f"; {hidden}: give it another name"
+    assert user_function.shadow(AttributeError("of numpy")).startswith(f"; {hidden}")
+    monkeypatch.delitem(sys.modules, "colorsys")
+    assert user_function.shadow(AttributeError("of numpy")) == ""
+    (tmp_path / "types.py").write_text("def load():\n    return 1\n")
+    file.write_text("from types import load\n")
+    user_function._file.cache_clear()
+    monkeypatch.delitem(sys.modules, "users_colours")
+    with pytest.raises(ImportError) as error:
+        user_function.find(f"{file}:load", "data")
+    words = f"; Python's own module types hides {tmp_path / 'types.py'}: give it another name"
+    assert user_function.shadow(error.value) == words
+    other = ImportError("no module"), AttributeError("no types", name="types", obj=tmp_path)
+    assert [user_function.shadow(one) for one in other] == ["", ""]
+    monkeypatch.chdir(tmp_path)
+    assert user_function.find("types:load", "data")() == 1
+
+
 def test_a_file_with_a_byte_order_mark_or_another_coding(tmp_path):
     for name, coding in (("bom", "utf-8-sig"), ("latin", "latin-1")):
         file = tmp_path / f"{name}.py"

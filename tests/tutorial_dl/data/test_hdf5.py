@@ -230,6 +230,7 @@ def test_written_and_read_again(tmp_path):
     parts = [data.shard(digits.train, i, 3) for i in range(3)]
     for i, part in enumerate(parts):
         data.write_hdf5(part, tmp_path / f"{i}.h5", compression="gzip")
+    assert data.load(str(tmp_path / "*.h5"), validation=0).validation is None
     again = data.load(str(tmp_path / "*.h5"), validation=0.1)
     assert again.classes == 10 and len(again.train) + len(again.validation) == 1437
     x, y = stored([tmp_path / f"{i}.h5" for i in range(3)]).take(slice(None))

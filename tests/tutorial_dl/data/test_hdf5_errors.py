@@ -120,8 +120,8 @@ WORDS = [
     (dict(validation="shape.h5"), r"^shape.h5: 'features' .* \(4,\), but a.h5 has \(3,\)$"),
     (dict(validation="b.h5,missing.h5"), "^missing.h5: it has no 'features'"),
     (dict(validation="empty.h5"), "^no samples at all in empty.h5$"),
-    (dict(validation="0"), "validation 0: expected a share between 0 and 1, or HDF5 files"),
-    (dict(validation=1.0), "validation 1.0: expected a share between 0 and 1"),
+    (dict(validation="1"), "validation 1: expected a share from 0 to below 1, or HDF5 files"),
+    (dict(validation=1.0), "validation 1.0: expected a share from 0 to below 1"),
     (dict(validation=0.96), "a.h5: 10 samples in all, none left to train on after a share of"),
     (dict(cache="a.h5"), r"cache a.h5: it can't be created: File exists"),
 ]

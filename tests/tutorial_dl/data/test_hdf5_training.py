@@ -20,7 +20,7 @@ def folder(tmp_path):
     digits = data.digits()
     edges = np.cumsum((0, 0, 1, 999, 437))
     for i, (first, end) in enumerate(pairwise(edges)):
-        data.write_hdf5(digits.train.part(slice(first, end)), tmp_path / f"{i}.h5")
+        data.write_hdf5(digits.train.rows(slice(first, end)), tmp_path / f"{i}.h5")
     data.write_hdf5(digits.validation, tmp_path / "kept.hdf5")
     (tmp_path / "files.txt").write_text("# digits\n*.h5\n")
     return tmp_path
@@ -114,7 +114,7 @@ def test_what_is_wrong_is_told_once_by_all_ranks(on_ranks, folder):
     assert status == 2
     assert said == f"error: 3.h5: it is truncated: only {size - 1} of {size} bytes are there\n"
     # Damage within a file is found when it is read, and ends the run with one line, too.
-    part = data.load("digits").train.part(slice(0, 437))
+    part = data.load("digits").train.rows(slice(0, 437))
     data.write_hdf5(part, folder / "3.h5", chunks=True, compression="gzip", fletcher32=True)
     with h5py.File(folder / "3.h5") as file:
         chunk = file["features"].id.get_chunk_info(0)
@@ -126,3 +126,42 @@ def test_what_is_wrong_is_told_once_by_all_ranks(on_ranks, folder):
     (folder / "files.txt").write_text("nosuch.h5\n")
     said = told(on_ranks, 2, folder, ["--quiet", *words, "files.txt"])
     assert said == (2, "error: data: there is no file nosuch.h5\n")
+
+
+def looks_for_a_nan(folder):
+    """Only rank 0 reads the files again, and raises; the others hear of it."""
+    from numba_kernels import PeerError, Team
+    from tutorial_dl import Trainer, models, strategies
+    from tutorial_dl.runtime.errors import NotFinite
+
+    team, looks = Team(), []
+    dataset = data.load(f"{folder}/2.h5", validation=f"{folder}/kept.hdf5")
+    kept = dataset.validation
+    right = kept.not_a_number
+    kept.not_a_number = lambda which: looks.append(which) or right(which)
+    trainer = Trainer(models.softmax(dataset), dataset, strategies.Synchronous(team),
+                      progress=False)  # fmt: skip
+    expected = PeerError if team.rank else NotFinite
+    with pytest.raises(expected, match=r"features\[5, 3, 2, 0\] is nan; remove"):
+        trainer.fit(1)
+    assert looks == ([] if team.rank else [slice(None)])
+    team.recover()
+
+
+def test_one_rank_looks_for_a_nan_in_the_validation_data(on_ranks, folder):
+    with h5py.File(folder / "kept.hdf5", "r+") as file:
+        file["features"][5, 3, 2, 0] = np.nan
+    on_ranks(2, looks_for_a_nan, str(folder))
+
+
+@pytest.mark.parametrize("words", [[], ["--strategy", "downpour"], ["--validation", "kept.hdf5"]])
+def test_the_file_and_row_of_a_nan_are_told(on_ranks, folder, words):
+    name = words[1] if "--validation" in words else "2.h5"
+    with h5py.File(folder / name, "r+") as file:
+        file["features"][5, 3, 2, 0] = np.nan
+    words = ["--quiet", "--model", "softmax", "--data", "2.h5", "--epochs", 1, *words]
+    status, said = told(on_ranks, 2, folder, words)
+    assert (
+        status == 1 and f": {name}: features[5, 3, 2, 0] is nan; remove such samples\n" in said
+    ), said
+    assert said.count("\n") == 1

@@ -291,7 +291,7 @@ def test_files_as_of_the_challenge(tmp_path):
     assert again.inputs_shape == (2197,) and len(again.train) == 4
     with pytest.raises(data.DataError, match=r"2197 voxels and 5 energies; expected .*45"):
         showers.read(path, (45, 16, 9))
-    data.write_hdf5(data.digits().train.part(slice(3)), tmp_path / "digits.h5")
+    data.write_hdf5(data.digits().train.rows(slice(3)), tmp_path / "digits.h5")
     with pytest.raises(data.DataError, match=r"no dataset 'showers'; it has \['features'"):
         showers.read(tmp_path / "digits.h5")
 

@@ -330,7 +330,8 @@ def calls_that_differ_are_named():
             lambda: hvd.allreduce(tf.zeros(2), op=hvd.Average if rank == 1 else hvd.Sum),
         r"name='a'\), but rank 1 called .*name='b'":
             lambda: hvd.allreduce(tf.zeros(2), name="b" if rank == 1 else "a"),
-        r"broadcast\(float32\[2\], root=0\), but rank 1 called barrier\(\)":
+        r"broadcast\(float32\[2\], root=0\), but rank 1 called barrier\(\); if their numbers of "
+        r"steps differ, give all ranks equally many.*drop_remainder=True.*hvd.join\(\)":
             lambda: hvd.barrier() if rank == 1 else hvd.broadcast(tf.zeros(2), 0),
         r"allgather\(float32\[\?, 2\]\), but rank 1 called allgather\(float32\[\?, 3\]\)":
             lambda: hvd.allgather(tf.zeros((1, 3 if rank == 1 else 2))),
@@ -339,6 +340,9 @@ def calls_that_differ_are_named():
     }  # fmt: skip
     for message, call in calls.items():
         with pytest.raises(MismatchError, match=message):
+            call()
+    for call in (lambda: hvd.broadcast("text", 0), lambda: hvd.allgather(np.array(["a"]))):
+        with pytest.raises(TypeError, match=r"takes numbers, got text: hvd.broadcast_object\(obj"):
             call()
     same(hvd.allreduce(1.0, op=hvd.Sum), hvd.size())  # and later calls work
     hvd.barrier()

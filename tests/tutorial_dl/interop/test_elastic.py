@@ -60,7 +60,7 @@ def job(killed=(), raised=(), before_a_team=(), after_a_team=()):
                     to_come.remove(error)
                     raise error[2]
                 if me in before_a_team and state.step == 3:
-                    Team.part = end
+                    Team.subteam = end
                 if me in after_a_team and state.step == 3:
                     Team._agree = last_step
                 in_set[:] = [add_up(outer) if outer.included() else None]

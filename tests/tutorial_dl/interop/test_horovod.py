@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from numba_kernels import launch
 from tutorial_dl.horovod.__main__ import main
 from tutorial_dl.interop.horovod.launching import ranks_on, run
 
@@ -33,6 +34,28 @@ def checks(which="run"):
 def test_every_function(on_ranks, n):
     """`make soak` runs it on 2 ranks, too."""
     on_ranks(n, checks, timeout=400, keras=True)
+
+
+UNEVEN = """
+import keras, numpy as np
+import tutorial_dl.horovod.keras as hvd
+hvd.init()
+x = np.ones((8 * (3 + hvd.rank()), 4), "f4")
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+model.fit(x, x[:, :1], batch_size=8, verbose=0)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.xdist_group("keras")
+def test_unequal_numbers_of_steps_say_what_to_do():
+    """In a graph of `fit`; it ends with the script's own line and the message."""
+    done = launch.run_ranks(2, ["-c", UNEVEN], timeout=600, capture=True)
+    *_, head, file, line = done.stderr.splitlines()
+    assert head.startswith("Traceback") and file == '  File "<string>", line 8, in <module>'
+    assert "PeerError: rank 0 failed: it left the team" in line and "hvd.join()" in line
+    assert "drop_remainder=True" in line and "steps_per_epoch" in line
 
 
 @pytest.mark.thorough

@@ -365,7 +365,7 @@ def test_what_a_message_names_does_fit(layout, ranks):
     with pytest.raises(ValueError) as error:
         layout.check_ranks(ranks)
     told, _, near = str(error.value).partition("; ")
-    assert told == f"{counted(ranks, 'rank')}, but {counts.words(layout)} need {layout.ranks}"
+    assert told == f"{counted(ranks, 'rank')}, but {counts.in_words(layout)} need {layout.ranks}"
     named = near.removeprefix("nearest that fit: ").replace(", or ", ", ").split(", ")
     named = named if near else []  # no smaller number of anything needs fewer ranks
     exact = f"{ranks} fit" in near
@@ -444,6 +444,6 @@ def test_any_layout_can_be_drawn(layout):
     if layout.ranks > 100:
         assert any("more" in text for text in texts(figure))
     if layout.ranks == 1:
-        assert layout._repr_png_().startswith(b"\x89PNG")  # as a notebook does
+        assert "image/png" in layout._repr_mimebundle_()  # as a notebook does
         with style.axes() as ax:
             assert plotting.draw_layout(layout, ax=ax) is ax.figure

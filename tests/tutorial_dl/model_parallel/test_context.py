@@ -50,7 +50,7 @@ def test_positions(length, ranks, order):
     from tutorial_dl.model_parallel.positions import Positions
 
     positions = Positions(length, ranks, order)
-    every = np.concatenate([positions.of(rank) for rank in range(ranks)])
+    every = np.concatenate([positions.kept_by(rank) for rank in range(ranks)])
     assert sorted(every) == list(range(length))
     x = np.random.default_rng(1).normal(size=(2, length, 3))
     parts = [positions.take(x, rank) for rank in range(ranks)]
@@ -97,7 +97,7 @@ def equals_plain(dtype, lengths):
             ring = RingAttention(team, length, causal, order)
             expected = plain(*(x.astype("float64") for x in (q, k, v, dy)), causal)
             y, saved = ring.forward(*map(ring.take, (q, k, v)))
-            mine = len(ring.positions.of(team.rank))
+            mine = len(ring.positions.kept_by(team.rank))
             counts, blocks = ring.sent, ring.computed
             found = [y, *ring.backward(ring.take(dy), saved)]
             for name, ours, theirs in zip(["y", "dq", "dk", "dv"], found, expected, strict=True):

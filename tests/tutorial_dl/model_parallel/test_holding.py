@@ -17,7 +17,7 @@ N = length(WHOLE)
 # Gaps between arrays hold zeros.
 VECTOR = np.zeros(N)
 for _one in WHOLE:
-    _one.of(VECTOR)[...] = np.random.default_rng(_one.offset).standard_normal(_one.shape)
+    _one.view(VECTOR)[...] = np.random.default_rng(_one.offset).standard_normal(_one.shape)
 
 
 def by_layers(grid):
@@ -76,7 +76,7 @@ def same(grid, held, rows):
     held.take(lambda first, last: rows[:, first:last], own)
     np.testing.assert_array_equal(own[1], 2 * own[0])
     for here, there, index, _ in held.mine:
-        np.testing.assert_array_equal(here.of(own[0]), there.of(VECTOR)[index])
+        np.testing.assert_array_equal(here.view(own[0]), there.view(VECTOR)[index])
     # Each rank may ask for other elements, or for none.
     for first, last in ((0, N), (3 + held.team.rank, 20), (20, 20), (25, N - 1)):
         np.testing.assert_array_equal(held.joined(own[0], first, last), VECTOR[first:last])

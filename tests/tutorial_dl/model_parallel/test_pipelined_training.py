@@ -61,7 +61,7 @@ def same(found, alone, folder):
     with np.load(Path(folder, "pipelined.npz")) as arrays:
         for one in alone.replica.segments:
             np.testing.assert_allclose(
-                arrays[one.name], one.of(alone.replica.parameters), rtol=1e-9, atol=1e-13
+                arrays[one.name], one.view(alone.replica.parameters), rtol=1e-9, atol=1e-13
             )
 
 
@@ -143,7 +143,8 @@ def test_the_command_line(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_killed_stage_is_named_by_the_command_line(tmp_path):
+@pytest.mark.parametrize(("rank", "stage"), [(3, 1), (0, 0)])
+def test_a_killed_stage_is_named_by_the_command_line(tmp_path, rank, stage):
     dies = """
 import os, signal
 from mpi4py import MPI
@@ -152,20 +153,57 @@ class Dies(Data):
     times = 0
     def take(self, samples):
         Dies.times += 1
-        if MPI.COMM_WORLD.rank == 3 and Dies.times > 6:
+        if MPI.COMM_WORLD.rank == KILLED and Dies.times > 6:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().take(samples)
 def data():
     train = Dies(DATA.train.inputs, DATA.train.targets)
     return Dataset('tokens', train, DATA.validation, classes=9)
 """
-    options = options_of(tmp_path, __file__, LINES[0], dies)[2:]
+    options = options_of(tmp_path, __file__, LINES[0], f"KILLED = {rank}", dies)[2:]
     cut = ["--pipeline", 2, "--context", 2, "--model", "gpt", "--cut-at", "block_2_norm_1"]
     done = train_command(*options, *cut, "--batch-size", 4, "--epochs", 3, "--quiet")
     assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
     # Either neighbour may be the one that tells, by its own numbers
-    line = r"(?=.*rank 3 )rank \d \(stage 1: block_2_norm_1 to \w+.*\) failed: its process"
-    assert re.match(f"error: {line}", done.stderr), done.stderr
+    line = rf"(?=.*rank {rank} )rank \d \(stage {stage}: \w+ to \w+.*\) failed: its process"
+    assert re.match(f"error: {line}.* by signal SIGKILL", done.stderr), done.stderr
+
+
+@pytest.mark.thorough
+def test_a_stage_that_raises_in_a_graph_is_told_in_one_line(tmp_path):
+    raises = """
+import keras, tensorflow as tf
+from mpi4py import MPI
+CALLS = []
+@keras.saving.register_keras_serializable()
+class Raises(keras.layers.Layer):
+    makes_no_mask = by_position = True
+    def call(self, x):
+        def fails(a):
+            CALLS.append(1)
+            if len(CALLS) > 60 and MPI.COMM_WORLD.rank == 1:
+                raise ArithmeticError("no more")
+            return a
+        y = tf.numpy_function(fails, [x], x.dtype)
+        y.set_shape(x.shape)
+        return y
+def model():
+    layers = keras.layers
+    one = keras.Sequential([keras.Input((9,)), layers.Dense(4, name="a"), layers.Dense(4, name="b"),
+                            Raises(name="raises"), layers.Dense(3, name="c")])
+    one.compile("sgd", "mse")
+    return one
+def rows():
+    import numpy as np
+    return np.ones((24, 9), "f4"), np.ones((24, 3), "f4")
+"""
+    file = tmp_path / "mine.py"
+    file.write_text(raises)
+    options = ["--model", f"{file}:model", "--data", f"{file}:rows"]
+    done = train_command(*options, "--pipeline", 2, "--cut-at", "b", "--epochs", 99, "--quiet")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert re.match(r"error: rank 1 \(stage 1: b, raises, c\) failed: .*no more", done.stderr)
+    assert f"({file}, line 12)" in done.stderr, done.stderr
 
 
 @pytest.mark.thorough

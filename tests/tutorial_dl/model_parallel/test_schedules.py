@@ -33,11 +33,11 @@ def test_the_example():
 
 def test_actions_print_and_parse():
     for words in ("F0", "B12", "W3.1", "send F3", "recv B10.2"):
-        assert str(Action.of(words)) == words
-    assert Action.of("recv B10.2") == Action("B", 10, 2, "recv")
+        assert str(Action.parse(words)) == words
+    assert Action.parse("recv B10.2") == Action("B", 10, 2, "recv")
     for words in ("G1", "F", "send W1", "F1.", "-1", "F1 F2"):
         with pytest.raises(ScheduleError, match="is no action: expected F3, B3 or W3"):
-            Action.of(words)
+            Action.parse(words)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -157,7 +157,7 @@ def test_the_first_wrong_action_is_named():
     }  # fmt: skip
     for words, lists in expected.items():
         assert words in first_wrong(*lists)
-    outside = Schedule("own", (tuple(map(Action.of, ["F0", "F5"])),), 2)
+    outside = Schedule("own", (tuple(map(Action.parse, ["F0", "F5"])),), 2)
     with pytest.raises(ScheduleError, match=r"action 1 \(F5\): there are micro-batches 0 to 1"):
         check(outside)
     with pytest.raises(ScheduleError, match="rank 1: 'G0' is no action"):

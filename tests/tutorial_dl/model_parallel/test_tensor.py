@@ -44,7 +44,7 @@ def as_the_whole(cases):
             if step == 0:
                 ours = part.whole(part.gradient)
                 for one in whole.segments:
-                    theirs = one.of(whole.gradient)
+                    theirs = one.view(whole.gradient)
                     error = np.abs(ours[one.name] - theirs).max() / np.abs(whole.gradient).max()
                     assert error < WITHIN[dtype], (name, dtype, one.name, error)
             assert alone.end(*expected)[1] == together.end(*found)[1] == 4

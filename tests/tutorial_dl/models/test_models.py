@@ -67,7 +67,7 @@ def test_models_fit_their_dataset_and_depend_on_the_seed_alone(name, dataset, ki
         other = models.build(name, dataset, seed=4)
         kernels = [s for s in first.segments if len(s.shape) > 1 and "bias" not in s.name]
         for s in kernels:  # every layer has its own random weights
-            assert not np.array_equal(s.of(first.parameters), s.of(other.parameters))
+            assert not np.array_equal(s.view(first.parameters), s.view(other.parameters))
 
 
 def test_seed_does_not_touch_the_global_generators():
@@ -134,11 +134,11 @@ def test_the_gpt_in_numpy_is_that_in_keras():
     places = {one.name: one for one in in_numpy.segments}
     assert places.keys() == {one.name for one in in_keras.segments}
     for one in in_keras.segments:
-        places[one.name].of(in_numpy.parameters)[...] = one.of(in_keras.parameters)
+        places[one.name].view(in_numpy.parameters)[...] = one.view(in_keras.parameters)
     loss, samples = in_numpy.compute_gradient(batch)
     assert samples == 9 and loss == pytest.approx(in_keras.compute_gradient(batch)[0], rel=1e-6)
     for one in in_keras.segments:
-        found, expected = places[one.name].of(in_numpy.gradient), one.of(in_keras.gradient)
+        found, expected = places[one.name].view(in_numpy.gradient), one.view(in_keras.gradient)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-7, err_msg=one.name)
     assert in_numpy.evaluate([batch]) == pytest.approx(in_keras.evaluate([batch]), rel=1e-6)
     outputs = in_keras.predict(batch[0])
@@ -161,7 +161,7 @@ def test_one_hot_labels_are_classes():
 @pytest.mark.thorough
 def test_lstm_on_files(tmp_path):
     """Gradients on files equal those on the arrays that were written, in any order of batches."""
-    data.write_hdf5(EVENTS.train.part(slice(0, 100)), tmp_path / "a.h5")
+    data.write_hdf5(EVENTS.train.rows(slice(0, 100)), tmp_path / "a.h5")
     files = data.load(str(tmp_path / "a.h5"))
     on_files, on_arrays = models.build("lstm", files), models.build("lstm", EVENTS)
     for x, y in Batches(files.train, 40).epoch():

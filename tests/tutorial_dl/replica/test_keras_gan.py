@@ -61,14 +61,14 @@ def as_the_numpy_game(rules, spectral):
     one = Round(x, (), *draws(0, 2, np.arange(7), 1, np.float64))
     for mine, its in zip(game.sides, theirs.sides, strict=True):
         for segment, weights in zip(mine.segments, its.weights, strict=True):
-            segment.of(mine.parameters)[...] = weights.reshape(segment.shape)
+            segment.view(mine.parameters)[...] = weights.reshape(segment.shape)
     for mine, its in zip(game.sides, theirs.sides, strict=True):
         loss, samples = mine.compute_gradient((one, ()))
         expected, _ = its.compute_gradient((one, ()))
         assert samples == 7 and loss == pytest.approx(expected, rel=1e-9)
         assert mine.losses(one)["loss"] == pytest.approx(expected, rel=1e-9)
         for segment, gradient in zip(mine.segments, its.weights_gradient, strict=True):
-            found = segment.of(mine.gradient).ravel()
+            found = segment.view(mine.gradient).ravel()
             np.testing.assert_allclose(found, gradient, rtol=1e-6, atol=1e-9)
         empty = Round(one.x[:0], (), one.noise[:0], one.uniforms[:0])
         assert mine.compute_gradient((empty, ())) == (0.0, 0) and not mine.gradient.any()
@@ -122,7 +122,7 @@ def test_spectral_norms_are_one():
 
 def small_digits():
     digits = data.digits()
-    return data.Dataset("digits", digits.train.part(slice(70)), digits.validation, 10)
+    return data.Dataset("digits", digits.train.rows(slice(70)), digits.validation, 10)
 
 
 @pytest.mark.parametrize("name", ["digits-gan", "digits-conv-gan"])

@@ -24,7 +24,7 @@ def test_weights_lie_in_parameters_wherever_those_are(name):
         assert all(s.offset % 16 == 0 for s in r.segments)
         for v, w, s in zip(model.trainable_variables, weights, r.segments, strict=True):
             np.testing.assert_array_equal(v.numpy(), w)
-            np.testing.assert_array_equal(s.of(r.parameters), w)
+            np.testing.assert_array_equal(s.view(r.parameters), w)
         r.compute_gradient(batch)
         r.evaluate([batch])
         gradient = r.gradient.copy()

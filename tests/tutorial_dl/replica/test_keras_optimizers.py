@@ -92,7 +92,7 @@ def updated(of, brought, state, step):
     from numba_kernels.optimizers import clip_by_norm
 
     for segment, one in zip(of.segments, gradients(of.model, step), strict=True):
-        segment.of(of.gradient)[...] = one
+        segment.view(of.gradient)[...] = one
     optimizer = brought.optimizer
     if brought.schedule is not None:
         optimizer = optimizer.at_rate(brought.schedule(step))

@@ -93,7 +93,7 @@ def test_models_that_need_variables_have_keras_s_gradient(begin):
             break  # each step changes its weights
     assert not r.step.by_tensors and found == (pytest.approx(loss, rel=1e-6), 13)
     for segment, gradient in zip(r.segments, gradients, strict=True):
-        np.testing.assert_allclose(segment.of(r.gradient), gradient, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(segment.view(r.gradient), gradient, rtol=1e-5, atol=1e-6)
 
 
 def test_sizes_of_batches_do_not_retrace():
@@ -166,14 +166,14 @@ def test_the_dense_network_in_numpy_is_keras_s(activation, ours, precision):
         options = {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}
     r = replica.KerasReplica(compiled(inputs, x, **options))
     for to, value in zip(r.segments, own.weights, strict=True):
-        to.of(r.parameters)[...] = value
+        to.view(r.parameters)[...] = value
     y = LABELS if ours == "cross_entropy" else np.eye(3, dtype=precision)[LABELS]
     batch = IMAGES.astype(precision), y
     error = 1e-12 if precision == "float64" else 2e-6
     loss, expected = r.compute_gradient(batch)[0], own.compute_gradient(batch)[0]
     assert loss == pytest.approx(expected, rel=error)
     for to, value in zip(r.segments, own.weights_gradient, strict=True):
-        np.testing.assert_allclose(to.of(r.gradient), value, rtol=0, atol=error)
+        np.testing.assert_allclose(to.view(r.gradient), value, rtol=0, atol=error)
     metrics, expected = own.evaluate([batch]), r.evaluate([batch])
     assert metrics.keys() == expected.keys()
     for key in metrics:
@@ -239,3 +239,24 @@ def test_state_is_the_moving_statistics():
         r.state[:] = 0  # otherwise this would silently change a copy
     with pytest.raises(ValueError, match=r"state of shape \(7,\): expected \(8,\)"):
         r.state = np.zeros(7)
+
+
+def test_an_error_in_a_graph_is_kept_without_its_frames():
+    """They hold batches and models."""
+    from numba_kernels import TeamError
+    from numba_kernels.team import short_traceback
+    from tutorial_dl.replica.keras.collectives import in_order
+
+    for error, kept in (
+        (TeamError("a peer failed"), ["a peer failed"]),
+        (KeyError("of a user"), []),
+    ):
+
+        def fail(_, error=error):
+            raise error
+
+        call = tf.function(lambda x, f=fail: in_order(f, [x], [(tf.float32, (1,))], "test"))
+        with pytest.raises(tf.errors.OpError):
+            call(tf.ones(1))
+        assert [str(one) for one in short_traceback.met] == kept
+        assert not any(one.__traceback__ for one in short_traceback.met)

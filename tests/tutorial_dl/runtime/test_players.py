@@ -125,7 +125,7 @@ def test_a_game_has_its_closed_form():
             return {"loss": float(self.parameters[0]), "samples": samples}
 
     class Opponent(Player):
-        def part(self, batch, run):
+        def select(self, batch, run):
             (other,) = (player for player in run.players if player is not self)
             sign = 1 if self.name == "x" else -1
             return np.full(len(batch[0]), sign * other.replica.parameters[0]), batch[1]

@@ -356,7 +356,7 @@ def test_drift_is_found():
     def bend(trainer):
         segment = next(s for s in trainer.replica.segments if s.name == "layer_2/bias")
         # A smaller change could be lost in the rounding of the next update.
-        segment.of(trainer.replica.parameters)[...] += trainer.team.rank
+        segment.view(trainer.replica.parameters)[...] += trainer.team.rank
 
     trainer = Trainer(
         models.dense(digits), digits, strategies.Synchronous(team, "ring"), progress=False,

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import clock
+import psutil
 import pytest
 from ended import wait_for
 from on_ranks import ONE_CALL
@@ -232,6 +233,19 @@ def test_a_rank_dies_while_models_are_made(folder, rank):
     _, err = ended(process, 1)
     master = "error: the master (rank 0) was ended by signal SIGKILL"
     assert (master if rank == 0 else f"rank {rank} failed: its process") in err, err
+
+
+@pytest.mark.thorough(but="synchronous")
+@pytest.mark.parametrize("strategy", ["synchronous", "downpour"])
+def test_mpiexec_is_killed(folder, strategy):
+    words = ("--strategy", strategy, "-n", "2", "--epochs", "100000", "--checkpoint", "saved")
+    process = start(folder, *words, "--checkpoint-every", "20", model="plain")
+    wait_for(lambda: list(folder.glob("saved/step_*")), process)
+    below = psutil.Process(process.pid).children(recursive=True)
+    [mpiexec] = [one for one in below if "mpiexec" in one.name()]
+    mpiexec.kill()
+    _, err = ended(process, 1)
+    assert "error: mpiexec or a rank's supervisor was ended by signal SIGKILL" in err, err
 
 
 @pytest.mark.thorough

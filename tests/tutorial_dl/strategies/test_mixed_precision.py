@@ -180,7 +180,7 @@ def of_ours(policy, strategy, scale, large):
         loss, samples = strategy.step(share)
         assert samples == BATCH
         now = scale and scale.scale
-        yield loss, now, np.concatenate([s.of(one.parameters).ravel() for s in one.segments])
+        yield loss, now, np.concatenate([s.view(one.parameters).ravel() for s in one.segments])
 
 
 @pytest.mark.thorough

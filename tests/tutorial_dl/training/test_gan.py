@@ -169,7 +169,7 @@ def test_a_collapse_and_dead_players_are_said():
     trainer.fit(1)
     assert not said and trainer.history.last["spread"] > 0.1
     generator = trainer.replica
-    generator.segments[2].of(generator.parameters)[:] = 0  # all samples are the same number
+    generator.segments[2].view(generator.parameters)[:] = 0  # all samples are the same number
     trainer.players[0].strategy.set_rate(0.0)
     trainer.fit(2)
     assert len(said) == 1 and trainer.history.last["spread"] < 1e-6
@@ -182,8 +182,11 @@ def test_a_collapse_and_dead_players_are_said():
     trainer.players[1].strategy.set_rate(0.01)
     generator = trainer.replica
     generator.parameters[-1] = 1e3  # where D is in no doubt
-    judge.segments[0].of(judge.parameters)[0], judge.segments[2].of(judge.parameters)[0] = -10, 200
-    judge.segments[1].of(judge.parameters)[0] = 1e3
+    judge.segments[0].view(judge.parameters)[0], judge.segments[2].view(judge.parameters)[0] = (
+        -10,
+        200,
+    )
+    judge.segments[1].view(judge.parameters)[0] = 1e3
     trainer.fit(1)
     assert any("the generator is dead" in words for words in said)
     assert any("the discriminator is dead" in words for words in said)
@@ -233,11 +236,11 @@ def test_simultaneous_gradients_are_taken_at_the_same_weights():
     game, expected = trainer.replica.game, []
     for player, rate in zip(trainer.players, (0.1, 0.3), strict=True):
         assert isinstance(player, GanPlayer)
-        player.replica.compute_gradient(player.part(batch, trainer.run))
+        player.replica.compute_gradient(player.select(batch, trainer.run))
         expected.append(player.replica.parameters - rate * player.replica.gradient)
     trainer.run.agree(trainer.loop)
     found = []
-    trainer.run.tell = lambda event, *_: found.append([s.parameters.copy() for s in game.sides])
+    trainer.run.notify = lambda event, *_: found.append([s.parameters.copy() for s in game.sides])
     trainer.fit(1)
     for after, by_hand in zip(found[1], expected, strict=True):
         np.testing.assert_allclose(after, by_hand, rtol=1e-12)

@@ -226,7 +226,13 @@ def test_the_last_samples_are_held_out():
     train, kept = trainer.dataset.train, trainer.dataset.validation
     np.testing.assert_array_equal(np.concatenate([train.weights, kept.weights]), w)
     assert len(kept) == 15 and len(dataset_of((x, y)).validation) == 10
-    for split in (0, 1, 1.5, 0.999, -1):
+    everything = Trainer(classifier(), (x, y, w), validation_split=0, progress=False)
+    everything.fit(1)
+    assert len(everything.dataset.train) == len(x)
+    assert everything.history.last.keys() == {
+        name for name in trainer.fit(1).last if not name.startswith("val_")
+    }
+    for split in (1, 1.5, 0.999, -1):
         with pytest.raises(ValueError, match="validation split of"):
             dataset_of((x[:10], y[:10]), split=split)
     with pytest.raises(ValueError, match="has a validation part"):

@@ -348,3 +348,28 @@ def test_steps_that_are_refused_on_one_rank_too(name, words):
     if name != "directly":
         for a, b in zip(model.get_weights(), before, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_a_step_with_optimizers_of_its_own_is_shown_two_ways():
+    import keras
+
+    from tutorial_dl import replica
+
+    class Gan(keras.Model):  # as Keras's guide writes it: never called, so not built
+        def __init__(self):
+            super().__init__(name="gan")
+            self.generator = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8)])
+            self.discriminator = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+
+        def compile(self, d_optimizer, g_optimizer):
+            super().compile()
+            self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
+
+        def train_step(self, data):
+            raise AssertionError("not tried")
+
+    model = Gan()
+    model.compile(keras.optimizers.Adam(), keras.optimizers.Adam())
+    own = r"optimizers of its own \(d_optimizer, g_optimizer\).* gan_trainer .*tutorial_dl.horovod"
+    with pytest.raises(ValueError, match=own):
+        replica.of(model)

@@ -3,12 +3,18 @@
 import csv
 import json
 import re
+import sys
+import textwrap
+from contextlib import redirect_stderr
+from io import StringIO
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tutorial_dl import Trainer, __version__, data, models
+from tutorial_dl.extras import missing
 from tutorial_dl.training import History, progress
 from tutorial_dl.training.callbacks import Log
 from tutorial_dl.training.progress import NotebookProgress, Nothing, Outlook, curve
@@ -23,6 +29,7 @@ def trainer_of(**options):
 def test_a_bar_names_epochs_and_fits_the_terminal(capfd, monkeypatch, columns):
     monkeypatch.setenv(progress.TERMINAL, "1")
     monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(progress.compiling, "told", True)  # the cache may be empty
     trainer_of().fit(3)
     drawn = capfd.readouterr().err
     assert drawn.endswith("\n")  # what is printed next begins a line
@@ -92,6 +99,7 @@ def test_it_shows_the_epoch_a_table_and_a_curve():
     _, text, page = shown[-1]
     assert "epoch 6 of 6, 32.0 s" in text and "<progress" not in page
     assert page.count("<tr>") == 1 + 6 and "<td>0.1667</td><td>0.3333</td><td>200,000</td>" in page
+    assert ">val_<wbr>loss</th>" in page  # it may break, so that many columns fit
 
 
 def test_a_long_table_shows_the_newest_epochs():
@@ -108,6 +116,30 @@ def test_the_curve_has_its_points_where_the_losses_are():
     assert y == (10, 40, 70, 100) and [b - a for a, b in pairwise(x)] == [100] * 3
     assert curve([{"epoch": 1, "a_loss": 1.0}] * 2) == ""  # players of another game
     assert "<polyline" in curve([{"epoch": 1, "loss": 0.0}, {"epoch": 2, "loss": 0.0}])
+
+
+def test_the_time_left_is_without_that_of_compiling(monkeypatch, capfd):
+    """100 s pass, in which kernels are compiled."""
+    monkeypatch.setenv(progress.TERMINAL, "1")
+    with progress.progress("", trainer_of().run, 1, True) as bar:
+        bar.bar.start_t -= 100
+        bar.bar.last_print_t -= 100
+        begun = bar.bar.start_t
+        spent = progress.compiling.spent
+        monkeypatch.setattr(spent, "seconds", spent.seconds + 100)
+        bar.update(1)
+        assert bar.bar.start_t >= begun + 100  # so that those 100 s do not count
+        with redirect_stderr(StringIO()) as other:  # of a fit before
+            progress.tell_of_compiling()
+        other.close()
+        monkeypatch.setattr(spent, "seconds", 1e9)
+        monkeypatch.setattr(progress.compiling, "told", False)
+        progress.compiling.begins()
+        progress.compiling.begins()
+        with redirect_stderr(other):
+            monkeypatch.setattr(progress.compiling, "told", False)
+            progress.compiling.begins()
+    assert capfd.readouterr().err.count("compiling kernels, once") == 1
 
 
 def test_which_of_them_a_trainer_shows(monkeypatch, capfd):
@@ -172,6 +204,87 @@ def test_events_for_tensorboard(tmp_path):
     steps = trainer.steps // 3
     column = trainer.history.column("val_loss")
     assert values == [((i + 1) * steps, pytest.approx(value)) for i, value in enumerate(column)]
+
+
+# What is called of each library, as wandb 0.28 and mlflow 3.17 do it; one run is active at a time.
+SERVICES = {
+    "wandb": """
+        run = None
+        class Run:
+            id = "a1"
+            def log(self, data, step=None): CALLS.append((step, data["val_loss"]))
+            def finish(self, exit_code=None):
+                global run
+                run = None
+                CALLS.append("failed" if exit_code else "end")
+        def init(*, config=None, id=None, resume=None):
+            global run
+            assert run is None and config["ranks"] == 1
+            run = Run()
+            CALLS.append(("begin", id))
+            return run
+        user = lambda: init(config={"ranks": 1})
+        """,
+    "mlflow": """
+        class Run:
+            info = type("info", (), {"run_id": "a1"})
+            data = type("data", (), {"params": {}})
+        run = None
+        active_run = lambda: run
+        def start_run(run_id=None):
+            global run
+            assert run is None, "already active"
+            run = Run
+            CALLS.append(("begin", run_id))
+            return run
+        def log_params(params):
+            assert not Run.data.params, "can't be changed"
+            Run.data.params = params
+        def log_metrics(metrics, step=None): CALLS.append((step, metrics["val_loss"]))
+        def end_run(status="FINISHED"):
+            global run
+            run = None
+            CALLS.append("failed" if status == "FAILED" else "end")
+        user = start_run
+        """,
+}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_keeps_the_log_by_its_own_library(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    Path(name).mkdir()  # such as its own files; no library
+    with pytest.raises(ModuleNotFoundError) as found:
+        Log(name)
+    assert missing(found.value).endswith(f"pip install {name}")
+    Path(name, "__init__.py").write_text("CALLS = []\n" + textwrap.dedent(SERVICES[name]))
+    monkeypatch.syspath_prepend(tmp_path)
+    fails = [False, False, True]
+
+    def other(trainer, row):
+        if fails.pop(0):
+            raise RuntimeError("of the user's")
+
+    trainer = trainer_of(progress=False, callbacks=[Log(name), other])
+    trainer.fit(1)
+    trainer.fit(1)  # the same run goes on
+    with pytest.raises(RuntimeError):
+        trainer.fit(1)
+    losses = trainer.history.column("val_loss")
+    again = trainer_of(progress=False, callbacks=[Log(name)])
+    again.fit(1)
+    service = sys.modules.pop(name)
+    service.user()  # a run of the user's
+    sys.modules[name] = service
+    again.fit(1)
+    del sys.modules[name]
+    begun, one, end, goes_on, two, _end, _goes_on, _three, failed, anew, *last = service.CALLS
+    steps = again.steps // 2
+    assert begun == anew == ("begin", None) and goes_on == ("begin", "a1")
+    assert (one, two) == ((steps, losses[0]), (2 * steps, losses[1])) and end == "end"
+    first, second = again.history.column("val_loss")
+    assert failed == "failed" and service.run is not None  # the user's
+    assert last == [(steps, first), "end", ("begin", None), (2 * steps, second)]
 
 
 @pytest.mark.parametrize("name", ["log.txt", "log.json", "run.csv.gz"])

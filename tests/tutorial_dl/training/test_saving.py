@@ -31,7 +31,7 @@ def test_arrays_by_name(tmp_path):
     found = np.load(tmp_path / "curve.npz")
     assert set(found) == {one.name for one in trainer.replica.segments}
     for one in trainer.replica.segments:
-        np.testing.assert_array_equal(found[one.name], one.of(trainer.replica.parameters))
+        np.testing.assert_array_equal(found[one.name], one.view(trainer.replica.parameters))
     with pytest.raises(ValueError, match=r"'curve.keras': the name must end in .npz"):
         trainer.save("curve.keras")
     assert [p.name for p in tmp_path.iterdir()] == ["curve.npz"]

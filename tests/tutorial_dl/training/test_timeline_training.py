@@ -275,7 +275,7 @@ import json, sys
 from tutorial_dl import timeline
 whole = timeline.gather([json.loads(line) for line in sys.stdin if line.startswith("{")])
 whole.save(sys.argv[1] + "/cell.json"), whole.save(sys.argv[1] + "/cell.PNG")
-assert whole._repr_png_().startswith(b"\\x89PNG") and repr(whole).startswith("Timeline(3 ranks, ")
+assert "image/png" in whole._repr_mimebundle_() and repr(whole).startswith("Timeline(3 ranks, ")
 with timeline.record() as alone, timeline.span("mine"):
     pass
 assert alone.taken["rank"] == 0 and [s[0] for s in alone.taken["spans"]] == ["mine"]

@@ -29,7 +29,7 @@ def test_history():
     assert repr(history) == "History(4 epochs; the last: loss 1)"
     assert repr(History()) == "History(no epochs)"
     table = history._repr_html_()
-    assert table.count("<tr>") == 5 and "<th>samples_per_second</th>" in table
+    assert table.count("<tr>") == 5 and "samples_<wbr>per_<wbr>second</th>" in table
 
 
 def shares(n):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import multiprocessing
 import os
 import signal
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from tutorial_dl import config, data
-from tutorial_dl.tuning import folds, problems, report, simulation
+from tutorial_dl.tuning import figures, folds, problems, simulation
 from tutorial_dl.tuning.bayesian import APART_PENDING
 from tutorial_dl.tuning.coordinator import GRACE, START, Coordinator, Refused
 from tutorial_dl.tuning.leader import Leader
@@ -39,7 +40,7 @@ def run(port, cells, trials=10, folds=1, sampler="random", **more):
     study = Study(SPACE, sampler, trials, seed=0, **more.pop("study", {}))
     lines = []
     coordinator = Coordinator(
-        study, port, cells, folds, tell=lambda text, row: lines.append(text), **more
+        study, port, cells, folds, announce=lambda text, row: lines.append(text), **more
     )
     return study, coordinator.run(), lines
 
@@ -86,9 +87,14 @@ def test_what_is_computed_counts_as_time():
 
 
 def test_more_groups_come_to_the_same_regret_sooner():
-    rows = simulation.advantage([1, 8], 60, "tpe", 3, problems.branin())
+    lines = []
+    rows = simulation.advantage([1, 8], 60, "tpe", 1, problems.branin(), lines.append)
     assert rows[1]["seconds"] < rows[0]["seconds"] / 6
     assert rows[0]["speed_up"] == pytest.approx(1) and rows[1]["speed_up"] > 6
+    for row in rows:  # as its curve, of one seed, says; by hand
+        when = [min([t for t, r in row["curve"] if r <= one], default=np.inf) for one in (1.5, 0.1)]
+        assert row["reached"] == when
+    assert lines[0].endswith("to regret 1.5   to regret 0.1") and len(lines) == 3
 
 
 def check_memory(trials):
@@ -103,7 +109,7 @@ def check_memory(trials):
     port = SimulatedPort(32, lambda values, fold: values["x0"], simulation.tenfold(), leaders(32))
     tracemalloc.start()
     try:
-        Coordinator(study, port, 32, tell=note).run()
+        Coordinator(study, port, 32, announce=note).run()
     finally:
         tracemalloc.stop()
     _, second, third = np.diff(sizes) / (trials // 4)  # bytes per trial
@@ -205,7 +211,7 @@ def test_a_search_that_all_cells_refuse_ends_before_any_trial(tmp_path, gone):
     port = refusing(3, {0, 1, 2})
     port.lost = lambda: gone
     with pytest.raises(Refused, match="there is no such column"):
-        Coordinator(study, port, 3, tell=lambda text, row: lines.append(text)).run()
+        Coordinator(study, port, 3, announce=lambda text, row: lines.append(text)).run()
     assert not lines and not study.optuna.trials
     study.discard()
     assert not list(tmp_path.iterdir())
@@ -456,7 +462,7 @@ def search_until_killed(file, after):
     port = SimulatedPort(
         4, lambda values, fold: values["x0"], simulation.tenfold(after), leaders(4)
     )
-    Coordinator(study, port, 4, tell=tell).run()
+    Coordinator(study, port, 4, announce=tell).run()
 
 
 def test_a_killed_search_goes_on_and_no_trial_is_lost_or_counted_twice(tmp_path):
@@ -496,7 +502,7 @@ def test_what_a_file_refuses(tmp_path):
     with pytest.raises(ValueError, match="is in use by another search"):
         Study(SPACE, "random", 3, file=file, resume=True)
     study.close()
-    with pytest.raises(ValueError, match="was begun with space"):
+    with pytest.raises(ValueError, match="was begun with other options: space: x2 is new"):
         Study(problems.cube(3, 0.0, 1.0), "random", 3, file=file, resume=True)
     other = tmp_path / "text"
     other.write_text("hello\n")
@@ -507,6 +513,11 @@ def test_what_a_file_refuses(tmp_path):
         assert other.read_text() == content
     with pytest.raises(ValueError, match="is not a study"):
         Study(SPACE, "random", 3, file=other, resume=True)
+    study = Study(SPACE, "random", 3, file=file, resume=True)
+    with pytest.raises(json.JSONDecodeError), study:
+        file.write_text(file.read_text() + "half a line\n" * 2)  # its end can't be read back
+    with pytest.raises(ValueError, match="is not a study"):  # and it is not in use any more
+        Study(SPACE, "random", 3, file=file, resume=True)
 
 
 AS_TEXT = (  # how an earlier version wrote the space
@@ -532,7 +543,7 @@ def test_a_study_of_an_earlier_version_goes_on(tmp_path):
     assert study.resumed == 1
     study.close()
     tables["n"]["high"] = 41
-    with pytest.raises(ValueError, match="was begun with space"):
+    with pytest.raises(ValueError, match="options: space: n: high was 40, is 41"):
         Study(Space.of(tables), "random", 3, file=file, resume=True)
 
 
@@ -564,16 +575,10 @@ def test_higher_is_better_for_accuracies():
 
 
 @pytest.mark.thorough
-def test_figures_of_a_search_leave_the_style_of_others_alone():
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
+def test_what_failed_is_hatched_in_the_timeline():
     port = Faulty(2, {(1, 0): "out of memory"})
     study, outcome, _ = run(port, 2, trials=6)
-    assert report.of_optuna("plot_slice", study).startswith("<svg")
-    assert report.of_optuna("plot_intermediate_values", study) is None  # nothing was reported
-    assert {**matplotlib.rcParams} == before
-    ax = report.timeline(outcome, study.rows()).axes[0]
+    ax = figures.timeline(outcome, study.rows()).axes[0]
     assert [bar.get_hatch() for bar in ax.patches].count("////") == 1 and len(ax.patches) == 6
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["failed"]
     assert sorted(text.get_text() for text in ax.texts) == list("012345")

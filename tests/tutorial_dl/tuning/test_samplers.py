@@ -9,6 +9,7 @@ from scipy.optimize import approx_fprime
 from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from benchmarks.problems import bbob, mixed
 from tutorial_dl.tuning import gaussian_process as gp
@@ -112,6 +113,20 @@ def test_levelled_values_keep_their_order():
     assert (np.argsort(y) == np.argsort(values)).all()
     assert y.mean() == pytest.approx(0, abs=1e-9) and y.std() == pytest.approx(1)
     assert not levelled(np.full(4, 7.0)).any()
+
+
+def test_a_choice_uses_one_thread_of_blas(monkeypatch):
+    threads, sampler = [], Bayesian(problems.cube(2, 0.0, 1.0), 0)
+
+    def highest(*_):
+        threads.extend(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
+        return {}
+
+    monkeypatch.setattr(sampler, "_highest", highest)
+    with threadpool_limits(2, "blas"):
+        sampler.propose(Seen(RANDOM.random((20, 2)), Y, np.zeros(20, bool), np.empty((0, 2))))
+        assert {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"} == {2}
+    assert threads and set(threads) == {1}
 
 
 # Any sampler -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from tutorial_dl.config import RunConfig
 from tutorial_dl.tuning import options
@@ -44,6 +45,15 @@ def test_values_and_rows_say_the_same(rate, size, elastic):
     assert back.pop("learning_rate") == pytest.approx(rate, rel=1e-9)
     assert back.pop("moving_rate", 0.7) == pytest.approx(0.7)
     assert back == {name: values[name] for name in ("batch_size", "strategy")}
+
+
+def test_parameters_of_a_single_value_have_a_row():
+    float_, int_ = FloatDistribution, IntDistribution
+    for one in (float_(1.0, 1.0, log=True), float_(0.0, 0.0), int_(3, 3)):
+        space = Space.of({"x": one, "c": CategoricalDistribution(["only"])})
+        values = {"x": one.low, "c": "only"}
+        assert space.encode(values).tolist() == [0.5, 1.0]
+        assert space.decode(space.encode(values)) == values == space.grid(5)[0]
 
 
 def test_draws_are_even():

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections import Counter
@@ -24,6 +25,7 @@ from numba_kernels.team.team import Team
 from tutorial_dl import config
 from tutorial_dl.cli.commands import app
 from tutorial_dl.training.setup import prepare
+from tutorial_dl.tuning import cell as cells
 from tutorial_dl.tuning.cell import Cell
 from tutorial_dl.tuning.coordinator import Link
 from tutorial_dl.tuning.options import config_of
@@ -130,7 +132,7 @@ def test_every_fault_is_recorded_and_the_others_go_on(tmp_path):
 class Unheard(Link):
     """A link that takes reports, and brings no message."""
 
-    def tell(self, message):
+    def send(self, message):
         assert message["what"] == "report"
 
 
@@ -265,6 +267,40 @@ def test_a_cell_refuses_what_no_set_of_values_can_give(tmp_path):
     assert cell(model=f"{MODEL}:build", model_arguments='{"what": "raises"}').check() is None
 
 
+def test_several_figures_and_notes_come_with_the_end_of_a_training(monkeypatch, capfd):
+    """Notes of two trainings are answers, and are not printed. All else is: lines of build(), of
+    another thread and of a program that build() starts meanwhile, and what comes later."""
+    prepared, kept, at_once = cells.prepare, [], []
+    program = [sys.executable, "-c", "import sys; print('of a program', file=sys.stderr)"]
+
+    def prepare(*arguments):
+        print("my line\nnote:", "another learning rate", file=sys.stderr)
+        print("a bar", end="", file=sys.stderr, flush=True)
+        thread = threading.Thread(target=lambda: print("of a thread", file=sys.stderr))
+        thread.start()
+        thread.join()
+        subprocess.run(program, stderr=sys.stderr, check=True)
+        kept.append(sys.stderr)
+        at_once.append(capfd.readouterr().err)
+        print("half a line", end="", file=sys.stderr)
+        return prepared(*arguments)
+
+    monkeypatch.setattr(cells, "prepare", prepare)
+    one = cell(merit=f"val_accuracy, {MODEL}:merit", model=f"{MODEL}:build")
+    one.link = Unheard()
+    assert one.check() is None and one.search.merit == f"val_accuracy,{MODEL}:merit"
+    task = {"trial": 0, "fold": 0, "deadline": 600}
+    ended = one.train(task | {"values": {"width": 8}})
+    accuracy, away = ended["value"]
+    assert ended["state"] == "complete" and away == pytest.approx(abs(accuracy - 0.5))
+    failed = one.train(task | {"values": {"what": "memory"}})
+    assert ended["notes"] == failed["notes"] == ["another learning rate"]
+    assert at_once[0] == "my line\na barof a thread\nof a program\n"
+    assert capfd.readouterr().err == "half a line" and len(kept) == 3
+    print("note: later", file=kept[0])
+    assert capfd.readouterr().err == "note: later\n"
+
+
 def test_an_interrupt_ends_a_training_and_not_what_follows_it(monkeypatch):
     """The coordinator of a notebook stops a fold by a signal, which may come when it has failed."""
     one = cell(merit="val_accuracy", model=f"{MODEL}:build")
@@ -282,6 +318,25 @@ def test_an_interrupt_ends_a_training_and_not_what_follows_it(monkeypatch):
         assert one.train(task | {"values": {}})["state"] == "complete"
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.thorough
+def test_a_search_for_several_figures_ends_with_a_front(tmp_path):
+    """Wider networks are better, and have more weights."""
+    text = "def size(trainer):\n    return trainer.replica.parameters.size\n"
+    (tmp_path / "my_file.py").write_text(text)
+    space = "[width]\ntype = 'category'\nchoices = [1, 4, 64]\n"
+    words = ["-n", "3", "--groups", "2", "--sampler", "grid", "--trials", "3", "--epochs", "3"]
+    words += ["--merit", "val_accuracy,my_file:size"]
+    words += ["--json", "r.json", "--report", "report.html"]
+    status, text = tune(tmp_path, space, *words)
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert status == 0 and result["best"] is None and result["maximise"] == [True, False], text
+    assert [row["params"]["width"] for row in result["front"]] == [64, 4, 1]
+    for row in result["front"]:  # (64, width, 10), with biases
+        assert row["value"][1] == 75 * row["params"]["width"] + 10
+    assert "3 on the Pareto front of val_accuracy and my_file:size" in text
+    assert "The Pareto front" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.thorough
@@ -306,6 +361,14 @@ def test_a_figure_of_merit_that_does_not_exist_is_refused_in_one_line(tmp_path):
         (["--sampler", "bayes"], RATE, "unknown sampler 'bayes'; did you mean 'bayesian'?"),
         (["--pruner", "medain"], RATE, "unknown pruner 'medain'; did you mean 'median'?"),
         (["--resume"], RATE, "--resume needs --study FILE"),
+        (["--retry"], RATE, "it needs --resume"),
+        (["--directions", "up"], RATE, "directions must be maximise or minimise, got 'up'"),
+        (["--merit", "a,b", "--directions", "maximise"], RATE, "must be as many as figures"),
+        (["--maximise", "--directions", "minimise"], RATE, "give directions or maximise, not both"),
+        (["--merit", "a, a", "--directions", "maximise, minimise"], RATE, "names that differ"),
+        (["--merit", "loss,"], RATE, "merit must be names that differ, with commas"),
+        (["--merit", "loss,seconds", "--pruner", "median"], RATE, "by one figure of merit"),
+        (["--merit", "loss,seconds", "--best-to", "b.toml"], RATE, "loss,seconds may have several"),
         (["--deadline", "0"], RATE, "deadline must be above 0 and below 1e+09, got 0"),
         ([], RATE.replace("learning_rate", "learning_rat"), "did you mean 'learning_rate'?"),
         (["--json", "no/where.json"], RATE, "there is no folder no"),

@@ -37,9 +37,9 @@ def timetable(ranks: int = 4) -> style.Figure:
         for (name, plan), (short, long) in zip(plans.items(), grid.T, strict=True):
             around = name == "ring"
             _arrows(short, plan, [1.0] * len(plan), ranks, around)
-            _arrows(long, plan, [messages[0].part for messages in plan], ranks, around)
+            _arrows(long, plan, [messages[0].fraction for messages in plan], ranks, around)
             short.set_title(f"{name}: {len(plan)} latencies")
-            sent = sum(messages[0].part for messages in plan)
+            sent = sum(messages[0].fraction for messages in plan)
             long.set_title(f"{name}: {sent:g} vectors")
             long.set_xticks(range(ranks), [f"rank {r}" for r in range(ranks)])
         labels = ("short vector:\ntime in\nlatencies", "long vector:\ntime in\nvectors")
@@ -266,14 +266,10 @@ def allreduce_ladder(
             ax.xaxis.set_major_locator(LogLocator(base=16))
             if crossover and name in crossover[:2]:
                 ax.axvline(crossover[2], color=style.BLACK, linewidth=1, linestyle=":")
-                # The words are on the side that has more room.
-                side = "right" if crossover[2] > np.sqrt(sizes[0] * sizes[-1]) else "left"
+                # Below the panel, where they hide no data.
                 first = name == crossover[0]
-                lines = "faster than", crossover[first], "up to here" if first else "from here"
-                words = "\n".join(f" {line} " for line in lines)
-                where = {"transform": ax.get_xaxis_transform(), "va": "top", "ha": side}
-                behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
-                ax.text(crossover[2], 0.99, words, size=8, bbox=behind, **where)
+                words = ("left", crossover[1]) if first else ("right", crossover[0])
+                ax.set_xlabel("{} of the dotted line\nfaster than {}".format(*words), size=8)
         figure.supxlabel("vector (bytes)", size=9)
         figure.supylabel("time", size=9)
         handles = [

@@ -202,11 +202,7 @@ def distances(ax, runs: Mapping[str, np.ndarray]):
         away = np.maximum(away, ε / 8)  # zero cannot be drawn on a logarithmic axis
         steps, every = range(1, len(away) + 1), max(1, len(away) // 30)
         ax.plot(steps, away, label=label, markevery=every, **style.marks(number))
-    ax.axhline(ε, color=style.GREY, linewidth=1)
-    style.note(
-        ax, "ε: the rounding of a number near 1", (1, ε), (-4, -4), ("axes fraction", "data"),
-        color=style.GREY, ha="right", va="top",
-    )  # fmt: skip
+    ax.axhline(ε, color=style.GREY, linewidth=1, label="ε: the rounding of a number near 1")
     ax.set_yscale("log")
     ax.set_ylim(bottom=ε / 50)
 

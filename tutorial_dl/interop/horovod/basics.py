@@ -41,7 +41,7 @@ class ProcessSet:
         self._wire = None if team is None else Wire(team)
         in_use[number] = self
 
-    def part(self, team):
+    def split(self, team):
         """The team of this set's ranks of `team`, None on other ranks. Collective in `team`."""
         part = team.split(0 if team.rank in self.ranks else 1)
         if team.rank in self.ranks:
@@ -168,7 +168,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         raise ValueError(f"a process set must have ranks from 0 to {team.size - 1}, got {ranks}")
     if any(each.ranks == ranks for each in in_use.values()):
         raise ValueError(f"process set {ranks} exists already")
-    part = process_set.part(team)
+    part = process_set.split(team)
     _made += 1
     process_set.adopt(_made, part)
     return process_set
@@ -214,7 +214,7 @@ def regroup(seconds: float) -> list[int]:
     global_process_set.adopt(0, team)
     for each in sets:
         each.leave()
-        each.adopt(each.process_set_id, each.part(team) if each.ranks else None)
+        each.adopt(each.process_set_id, each.split(team) if each.ranks else None)
     _nodes[:] = _nodes_of(team)
     return [rank for rank in range(old.size) if rank not in numbers]
 

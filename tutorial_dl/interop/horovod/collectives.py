@@ -117,6 +117,11 @@ class _Collective:
 
     def forward(self, *tensors):
         kind = type(self).__name__[1:]
+        if any(t.dtype == tf.string for t in tensors):
+            raise TypeError(
+                f"hvd.{kind.lower()} takes numbers, got text: hvd.broadcast_object(obj, root_rank) "
+                "and hvd.allgather_object(obj) send any object"
+            )
         self.process_set.wire()  # raises here, not later in a graph, if this rank is not in it
 
         def call(arrays):

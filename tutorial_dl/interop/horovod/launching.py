@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from numba_kernels import launch
-from numba_kernels.errors import TeamError
+from numba_kernels.errors import TeamError, line_of
 
 from .elastic.running import LEAST
 from .pickles import cloudpickle
@@ -146,7 +146,7 @@ def work(folder: Path) -> None:
         result = cloudpickle.dumps(function(*args, **kwargs))
     except BaseException as error:
         followed = ".followed" if isinstance(error, TeamError) else ""
-        text = f"rank {rank} failed: {type(error).__name__}: {error}"
+        text = f"rank {rank} failed: {line_of(error)}"
         (folder / f"failed-{rank}{followed}").write_text(text)
         raise
     unfinished = folder / f"unfinished-{rank}"

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from numba_kernels.errors import MismatchError
+from numba_kernels.errors import LEFT, MismatchError, PeerError
 
 DTYPES = ("float32", "float64", "int32", "int64", "float16", "bfloat16")
 # Dtypes that a Team does not support are sent as wider ones that it does. Numbers stay exact.
@@ -32,6 +32,12 @@ CARRIERS = dict.fromkeys(("bool", "int8", "uint8", "int16", "uint16"), "int32") 
 ALLREDUCE, OTHER = 1, 2  # kinds of calls, for ranks that have joined
 NOBODY = -(1 << 62)
 MOST_PLANS = 1000
+
+UNEQUAL = (
+    "give all ranks equally many steps (steps_per_epoch, or batches with drop_remainder=True), let "
+    "callbacks that stop training go by averages (MetricAverageCallback before them), or call "
+    "hvd.join() on a rank whose data end"
+)
 
 lock = threading.RLock()  # TensorFlow runs ops on its own threads
 
@@ -214,7 +220,13 @@ class Wire:
         self._check(text)
 
     def _round(self) -> None:
-        self.team.allreduce(self._table, "max")
+        try:
+            self.team.allreduce(self._table, "max")
+        except PeerError as error:
+            if error.reason == LEFT:
+                error.reason = f"{LEFT}; {UNEQUAL}"
+                error.name_roles(error.roles)
+            raise
         self._rounds += 1
         if self._generation != self.team.generation:
             # The team recovered from a failure, at which ranks may have got differently far, so
@@ -242,7 +254,11 @@ class Wire:
                 f"{call} was called while rank {texts.index('join()')} has joined: "
                 "only an allreduce with Sum or Average works without ranks that have joined"
             )
-        raise MismatchError({0: first, other: texts[other]}, message)
+        calls = {0: first, other: texts[other]}
+        kinds = {(call.partition("(")[0], "name=" in call) for call in calls.values()}
+        if not message and len(kinds) > 1:  # a rank has gone on to what follows its last step
+            message = f"{MismatchError(calls)}; if their numbers of steps differ, {UNEQUAL}"
+        raise MismatchError(calls, message)
 
     def _planned(self, call: str, arrays: Sequence[np.ndarray], op, name) -> list[_Plan]:
         """A plan per dtype, kept for the next call with such arrays."""

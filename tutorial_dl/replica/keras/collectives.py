@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from copy import copy
 
 import numpy as np
 import tensorflow as tf
 
-from numba_kernels.errors import MismatchError
+from numba_kernels.errors import MismatchError, TeamError
 from numba_kernels.shared.window import aligned
 from tutorial_dl.replica.keras.collective_layers import remember
 
@@ -69,11 +70,15 @@ def in_order(
             return as_tensors(function([as_array(t) for t in given]))
         except BaseException as error:
             # TensorFlow turns it into an error of its own; the other ranks must see this one.
-            remember(error)
-            if all_teams and not isinstance(error, MismatchError):  # all ranks raise that
-                from numba_kernels.team.failure import abort_all  # starts MPI
+            from numba_kernels.team import failure, short_traceback  # starts MPI
 
-                abort_all(error)
+            remember(error)
+            team_failed = isinstance(error, TeamError)
+            short_traceback.met[:] = [copy(error)] if team_failed else []
+            if all_teams and not isinstance(error, MismatchError):  # all ranks raise that
+                failure.abort_all(error)
+            if team_failed and not short_traceback.asked():
+                raise error.with_traceback(None) from None  # TensorFlow logs it twice
             raise
 
     with tf.device("/cpu:0"):

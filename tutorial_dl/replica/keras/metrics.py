@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from numba_kernels.errors import message_of
 from tutorial_dl.data.dataset import Batch, Data
 from tutorial_dl.tensorflow_chatter import quiet
 
@@ -194,7 +195,7 @@ class KerasMetrics:
                 n, m = (f"({', '.join(['n', *map(str, a.shape[1:])])})" for a in (y, outputs))
                 return ValueError(
                     f"model '{self.model.name}': metric '{metric.name}' does not fit targets of "
-                    f"shape {n} and outputs of shape {m}: {str(error).splitlines()[0]}"
+                    f"shape {n} and outputs of shape {m}: {message_of(error).splitlines()[0]}"
                 )
         return None
 

@@ -57,7 +57,7 @@ def compiled_optimizer(model: keras.Model, theirs: Any) -> CompiledOptimizer | N
     clip_norm = config.get("global_clipnorm")
     ours = _with_a_kernel(model, theirs, config, rate)
     if ours is None:
-        clip_norm, ours = None, ByKeras.of(model, theirs, rate)
+        clip_norm, ours = None, ByKeras.compiled(model, theirs, rate)
     return CompiledOptimizer(ours, schedule, clip_norm, type(theirs).__name__, default)
 
 
@@ -176,7 +176,9 @@ class ByKeras(Optimizer):
     undivided = True
 
     @classmethod
-    def of(cls, model: keras.Model, theirs: keras.optimizers.Optimizer, rate: float) -> ByKeras:
+    def compiled(
+        cls, model: keras.Model, theirs: keras.optimizers.Optimizer, rate: float
+    ) -> ByKeras:
         settings = theirs.get_config()
         for name in ("learning_rate", "name", "loss_scale_factor"):  # these may differ
             settings.pop(name, None)
@@ -237,7 +239,7 @@ class KerasState(State):
         weights, numbers = (one.numpy() for one in new)
         at = 0
         for segment in self.segments:
-            segment.of(parameters).ravel()[:] = weights[at : at + segment.size]
+            segment.view(parameters).ravel()[:] = weights[at : at + segment.size]
             at += segment.size
         self.slots.ravel()[: numbers.size] = numbers
         self.step += 1

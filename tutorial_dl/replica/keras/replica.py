@@ -236,7 +236,7 @@ class KerasReplica(KerasWeights):
         """After a step: SpectralNormalization assigns weights; copy them to where they were."""
         for i, variable in enumerate(self.variables if self._normalized else ()):
             if id(variable) in self._normalized:
-                self.segments[i].of(self.parameters)[...] = variable.numpy()
+                self.segments[i].view(self.parameters)[...] = variable.numpy()
                 self._alias(i)
 
     @property
@@ -323,7 +323,7 @@ class KerasReplica(KerasWeights):
                 if shared:
                     found.states = tried.states()
                 whole |= bool(found.losses or tried.mixes_in_inference())
-        if shared and alone and (words := found.words()):
+        if shared and alone and (words := found.why()):
             raise ValueError(
                 f"model '{name}': {words}, so ranks can't share a batch: use it with strategy "
                 "'synchronous', without accumulate and without a train_step of your own"

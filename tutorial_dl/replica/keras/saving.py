@@ -130,6 +130,6 @@ def _fill(optimizer: Any, replica, trained: TrainedBy) -> None:
     lists = [found for found in (getattr(optimizer, one) for one in SLOTS[name]) if found]
     for slot, variables in zip(trained.slots, lists, strict=True):
         for segment, variable in zip(replica.segments, variables, strict=True):
-            variable.assign(segment.of(slot))
+            variable.assign(segment.view(slot))
     if isinstance(ours, Nadam):
         optimizer._u_product.assign(ours.warmed_up(trained.updates)[1])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from numba_kernels.errors import message_of
 from tutorial_dl.replica.keras.metrics import is_empty
 from tutorial_dl.tensorflow_chatter import quiet
 from tutorial_dl.words import near
@@ -85,9 +86,10 @@ def _inputs(model: keras.Model, x: Any) -> str | None:
 def _targets(model: keras.Model, y: Any, outputs: Any) -> str | None:
     if is_empty(y):
         return "there are no targets, but its loss needs them"
-    pairs = _pairs(model, y, outputs)
-    if not pairs:
-        return None
+    losses, known = model.loss, list(getattr(model, "output_names", None) or [])
+    if isinstance(losses, dict) and (left := [name for name in known if name not in losses]):
+        return f"output '{left[0]}' has no loss: add one to the dict of losses, or None"
+    pairs = [pair for pair in _pairs(model, y, outputs) if pair[0] is not None]
     for loss, target, output in pairs:
         name, have, out = name_of(loss), _shape(target), _shape(output)
         if isinstance(loss, str) and not _known(loss):
@@ -169,5 +171,5 @@ def _shape(array: Any, end: int | None = None) -> str:
 
 def _first_line(error: Exception) -> str:
     """The first line of what TensorFlow says that is no heading."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in message_of(error).splitlines() if line.strip()]
     return next((line for line in lines if not line.endswith("call().")), type(error).__name__)

@@ -65,7 +65,7 @@ class Findings:
     metrics: list[str] = field(default_factory=list)
     states: list[tuple[Any, str]] = field(default_factory=list)
 
-    def words(self) -> str | None:
+    def why(self) -> str | None:
         """What needs the whole batch, in words; None: nothing does."""
         if self.losses:
             return f"loss '{next(iter(self.losses.values()))}' is not a mean over samples"
@@ -233,21 +233,21 @@ class TryOut:
                 for a, b in zip(*map(keras.tree.flatten, (one, two)), strict=True)
             )
 
-        def of(model: Any) -> Callable:
+        def called(model: Any) -> Callable:
             def call(x: Any) -> Any:
                 with self._scope():
                     return model(x, training=training)
 
             return call
 
-        if independent(of(self.model)):
+        if independent(called(self.model)):
             return None
         for layer in self.model.layers if hasattr(self.model, "inputs") else ():
             try:
                 part = keras.Model(self.model.inputs, layer.output)
             except (AttributeError, ValueError):  # of a class of the user's, or called twice
                 continue
-            if not independent(of(part)):
+            if not independent(called(part)):
                 return layer.name
         own = (x.name for x in self.model._flatten_layers(False) if not is_ours_or_keras(x))
         return next(own, self.model.name)

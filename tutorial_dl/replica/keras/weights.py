@@ -65,7 +65,7 @@ class KerasWeights(Replica):
         self._looked_after = 0
         parameters, gradient = (aligned(length(self.segments), self.dtype) for _ in range(2))
         for segment, variable in self._pairs():
-            segment.of(parameters)[...] = variable.numpy()
+            segment.view(parameters)[...] = variable.numpy()
         self._hold(parameters, gradient)
 
     def _pairs(self) -> zip:
@@ -74,7 +74,7 @@ class KerasWeights(Replica):
     def constrain(self, parameters: np.ndarray) -> None:
         """Apply the constraints of the layers' weights (`kernel_constraint`), as Keras does."""
         for segment, variable in self._constraints:
-            weights = segment.of(parameters)
+            weights = segment.view(parameters)
             weights[...] = variable.constraint(tf.constant(weights))
 
     def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
@@ -87,7 +87,7 @@ class KerasWeights(Replica):
         places = {id(variable): segment for segment, variable in self._pairs()}
         for variable, value in zip(self.model.weights, weights, strict=True):
             if id(variable) in places:
-                places[id(variable)].of(self.parameters)[...] = value
+                places[id(variable)].view(self.parameters)[...] = value
             else:
                 variable.assign(value)
 
@@ -143,13 +143,13 @@ class KerasWeights(Replica):
     @property
     def tensors(self) -> list[tf.Tensor]:
         if self._tensors is None:
-            self._tensors = [tensor_at(s.of(self.parameters)) for s in self.segments]
+            self._tensors = [tensor_at(s.view(self.parameters)) for s in self.segments]
         return self._tensors
 
     def _hold(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         super()._hold(parameters, gradient)
         self._tensors: list[tf.Tensor] | None = None
-        self._addresses = [s.of(parameters).ctypes.data for s in self.segments]
+        self._addresses = [s.view(parameters).ctypes.data for s in self.segments]
         for i, variable in enumerate(self.variables):
             self._alias(i)
             device = variable.value.read_value().device
@@ -162,7 +162,7 @@ class KerasWeights(Replica):
 
     def _alias(self, i: int) -> None:
         """Let the i-th variable use its part of `parameters` as its memory."""
-        alias(self.variables[i], self.segments[i].of(self.parameters))
+        alias(self.variables[i], self.segments[i].view(self.parameters))
 
     def _check_one(self) -> None:
         """Check the next variable's place."""
@@ -215,6 +215,14 @@ def check_model(model: Any) -> None:
         if not condition:
             raise ValueError(f"model '{model.name}'{words}")
 
+    kind, compiled = keras.optimizers.Optimizer, getattr(model, "optimizer", None)
+    own = [n for n, v in vars(model).items() if isinstance(v, kind) and v is not compiled]
+    need(
+        not own or type(model).train_step is keras.Model.train_step,
+        f" has optimizers of its own ({', '.join(own)}), for its train_step: if it is a GAN, give "
+        "its two models to gan_trainer (docs/gans.md); as it is, it trains with model.fit and "
+        "tutorial_dl.horovod",
+    )
     need(model.built, " has no weights yet: give it a keras.Input, or call it on a batch first")
     need(model.compiled, " is not compiled: call model.compile(loss=..., metrics=[...])")
     for loss in keras.tree.flatten(model.loss):

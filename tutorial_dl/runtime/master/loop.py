@@ -106,7 +106,7 @@ class MasterLoop(Loop):
         finally:
             self.resumed = self.stars = None
         if not stars.is_top:
-            run.tell("on_fit_end")
+            run.notify("on_fit_end")
         if run.lost_ranks:  # all teams with lost ranks now need recover(), on all ranks
             lost = PeerError(run.lost_ranks[0], "it was lost in training")
             run.team.abort(lost, heard=True)
@@ -119,7 +119,7 @@ class MasterLoop(Loop):
         run, found = self.run, {}
         if run.team.rank == 0:
             found = measure(run.replica, [run.dataset.validation.take(slice(0, 1))])
-        return Sums.of(run.team, found, 0)
+        return Sums.from_rank(run.team, found, 0)
 
     # One of these per rank; each returns the checkpoint's path if SIGTERM ended the run
 
@@ -151,7 +151,7 @@ class MasterLoop(Loop):
             raise
         assign(replica, top.weights, top.mean_state())
         path = top.save() if signals and run.saving is not None else None
-        run.tell("on_fit_end")
+        run.notify("on_fit_end")
         top.tell_history()
         top.end(replica.parameters, np.copy(replica.state), word_of(run, path, top.gone))
         top.tell_history()  # leaves lost meanwhile

@@ -145,7 +145,7 @@ class Master:
 
     def handle(self, leaf: int) -> None:
         star = self.star
-        kind, record = request_of(star.words(leaf).tolist())
+        kind, record = request_of(star.head(leaf).tolist())
         if leaf not in self.open:
             star.answer(leaf, flat(Answer(Order.GIVEN_UP)), vector=False)
         elif kind == Kind.PULL:
@@ -159,7 +159,7 @@ class Master:
             star.answer(leaf, flat(Answer(Order.GO_ON, self.updates, self.stopping)), vector=False)
         elif kind == Kind.FINAL:
             self._fill(leaf, *self.final)
-            if not star.tell(leaf, self.text):
+            if not star.send_bytes(leaf, self.text):
                 self.lose(leaf, "it did not take the final message")
             else:
                 self.open.remove(leaf)  # it stays in the star: `fit` may be called again
@@ -170,7 +170,11 @@ class Master:
 
     def not_finite(self, found: NotFiniteAt) -> None:
         which = f"the {'gradient' if found.gradient else 'loss'} is not finite"
-        raise NotFinite(which, f"on rank {found.rank}", self.rule.optimizer.learning_rate)
+        train, words = self.run.dataset.train, None
+        if found.sample >= 0:
+            words = train.not_a_number(slice(found.sample, found.sample + 1))
+        where, rate = f"on rank {found.rank}", self.rule.optimizer.learning_rate
+        raise NotFinite(which, where, rate, words)
 
     def _done(self, leaf: int, kind: int, record) -> None:
         """Handle a request that reports a task or a part of a validation as done."""

@@ -84,6 +84,7 @@ class Report(NamedTuple):
 class NotFiniteAt(NamedTuple):
     gradient: int  # 1 for the gradient, 0 for the loss
     rank: int = 0  # in the run; 0: the sender's
+    sample: int = -1  # of files, if it has a NaN
 
 
 class Lost(NamedTuple):

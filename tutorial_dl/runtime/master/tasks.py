@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...data import Batches, Data
+from ...data import Batches, Data, Hdf5Data
 from ...data.dataset import share
 from ...replica.base import Batch
 
@@ -308,6 +308,11 @@ class SynchronousTasks(Tasks):
         self.todo.discard(worker)
 
 
+def task_key(task: Task) -> tuple:
+    """What tasks of one stream of batches have in common."""
+    return task.epoch, task.order, task.size, task.share, task.shares
+
+
 class TaskBatches:
     """Batches by task, for one rank of a worker.
 
@@ -332,9 +337,9 @@ class TaskBatches:
     def batch(self, task: Task, number: int) -> Batch:
         """This rank's samples of the `number`-th batch of a task."""
         start, stop = task.batch(number)
-        what = task.epoch, task.order, task.size, task.share, task.shares
+        what = task_key(task)
         if (what, start, stop) != self._next and not self._begin(what, start, stop):
-            return self._take(what, start, stop)
+            return next(iter(self.data.read([[self.indices(what, start, stop)]])))
         self._next = what, stop, min(stop + task.size, self.samples)
         return next(self._stream)
 
@@ -358,14 +363,26 @@ class TaskBatches:
                 self._stream.close()
         self._stream, self._next = None, ()
 
-    def _take(self, what: tuple, start: int, stop: int) -> Batch:
+    def indices(self, what: tuple, start: int, stop: int) -> np.ndarray:
         key = epoch, order = what[:2]
         if key not in self._orders:
             if len(self._orders) > 1:
                 self._orders.clear()
             self._orders[key] = Batches(self.data, order, **self._given).order(epoch)
-        indices = self._orders[key][start:stop][share(stop - start, *self._share(what))]
-        return next(iter(self.data.read([[indices]])))
+        return self._orders[key][start:stop][share(stop - start, *self._share(what))]
+
+    def not_a_number(self, task: Task, number: int) -> int:
+        """The sample of a batch of files that has a NaN or an infinity; -1 if there is none."""
+        if not isinstance(self.data, Hdf5Data):
+            return -1
+        indices = self.indices(task_key(task), *task.batch(number))
+        if self.data.not_a_number(indices) is None:
+            return -1
+        while len(indices) > 1:  # each look opens the files
+            half = len(indices) // 2
+            first = self.data.not_a_number(indices[:half]) is not None
+            indices = indices[:half] if first else indices[half:]
+        return int(indices[0])
 
     def _share(self, what: tuple) -> tuple[int, int]:
         """Which of how many shares of a batch is this rank's."""

@@ -30,7 +30,7 @@ class TopMaster(Master):
         self.run.steps += steps
         self.run.set_rate(self.run.steps)
         self.bar.update(int(samples))
-        self.run.tell("on_step_end", loss_sum / samples if samples else 0.0, int(samples))
+        self.run.notify("on_step_end", loss_sum / samples if samples else 0.0, int(samples))
 
     def between(self) -> None:
         if self.round_is_complete():
@@ -81,7 +81,7 @@ class TopMaster(Master):
         row = self.run.end_epoch(self.bar, validation.epoch, losses, metrics, **more)
         # Callbacks use the trainer's model, so give it the validated weights.
         assign(self.run.replica, validation.weights, validation.state)
-        self.run.tell("on_epoch_end", row)
+        self.run.notify("on_epoch_end", row)
         if self.run.saving is not None and not self.validations:
             self.save()
 

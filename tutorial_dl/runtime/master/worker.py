@@ -159,7 +159,9 @@ class Worker:
             try:
                 loss, samples, finite = self.computing.gradient(task, number)
             except FloatingPointError as error:
-                server.say(Kind.NOT_FINITE, NotFiniteAt(not isinstance(error, LossNotFinite)))
+                gradient, items = not isinstance(error, LossNotFinite), self.computing.items
+                sample = items.not_a_number(task, number)
+                server.say(Kind.NOT_FINITE, NotFiniteAt(gradient, sample=sample))
                 raise
             self.computing.update_scale(finite)
             due = number == task.count - 1

@@ -207,6 +207,7 @@ def test_equal_weights_stay_on_a_logarithmic_axis():
     assert (line(ax, "a") == [[1, 2], [1e-3, 1e-2]]).all()
     zero, other = line(ax, "b")[1]
     assert 0 < zero < np.finfo(float).eps and other == 1e-15
+    assert not ax.texts  # it would lie under markers
 
 
 def test_the_bars_of_overlap_are_what_was_measured():

@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 
+import h5py
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from tutorial_dl.runtime.master.tasks import (
     Task,
     TaskBatches,
     TasksOfGroups,
+    task_key,
 )
 
 SEED = 7
@@ -102,6 +104,27 @@ def test_samples_keep_their_order_without_shuffling():
         items = TaskBatches(part, SEED, shuffle=shuffle)
         found = [items.batch(task, number)[0].tolist() for number in range(2)]
         assert (found == [[4, 5, 6, 7], [8, 9]]) is not shuffle
+
+
+@pytest.mark.parametrize("bad", [[], [70], [200, 3], range(256)])
+def test_the_sample_that_is_no_number_is_found_in_few_looks(tmp_path, monkeypatch, bad):
+    """Each look opens the files, and decompresses their chunks."""
+    x, looks = np.zeros((256, 2), np.float32), []
+    x[list(bad), 1] = np.nan
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["features"], file["labels"] = x, np.zeros(256, int)
+    name, right = str(tmp_path / "a.h5"), data.Hdf5Data.not_a_number
+    files = data.load(name, validation=name).train
+    looking = lambda *given: looks.append(given) or right(*given)  # noqa: E731
+    monkeypatch.setattr(data.Hdf5Data, "not_a_number", looking)
+    task = Task(0, 64, 64, 0, 256)
+    batches = TaskBatches(files, seed=1)
+    for number in range(4):
+        looks.clear()
+        order = batches.indices(task_key(task), *task.batch(number))
+        first = next((i for i in order if i in bad), -1)
+        assert batches.not_a_number(task, number) == first
+        assert len(looks) <= 1 + np.log2(64)
 
 
 def test_a_task_is_a_stretch_of_an_epoch():
