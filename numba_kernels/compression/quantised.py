@@ -11,6 +11,8 @@ With 1 bit, q is the sign of m, and scale = mean |m| of the block. Numbers are a
     in the same way; what this leaves out goes to its residual
     sends the result to all ranks                                        allgather
 
+Ranks of a node first add up m in their memory, and each codes a part of the sum (two_level.py).
+
 So at all times, the sum of all results + the residuals of all ranks = the sum of all gradients. A
 block that has NaN or infinity becomes NaN, and nothing of it stays in the residual.
 
@@ -23,7 +25,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..allreduce.elementwise import divide
+from ..allreduce import ring
+from ..allreduce.calls import encode as encode_call
+from ..allreduce.elementwise import SUM, divide
+from ..allreduce.gather import in_turn
+from ..allreduce.kernel import move
+from ..allreduce.two_level import in_lanes
 from ..jit.compile import compiled
 from .base import Method, State, block_of
 
@@ -99,25 +106,58 @@ class Quantised(Method):
             raise ValueError(f"bits must be 8, 4 or 1, got {self.bits!r}")
 
     def reduce(self, team, gradient: np.ndarray, state: State, op: str) -> None:
-        ranks, n, left, kind = team.size, state.n, state.residual, (self.bits, MOST[self.bits])
-        block = block_of(n, ranks, BLOCK)
-        left += gradient
+        left = state.residual
+        gradient += left
+        left[:] = 0
+        if getattr(team, "single_node", True):
+            self.exchange(gradient, left, team.rank, team.size, team.alltoall, team.allgather)
+        else:
+            self.between_nodes(team, gradient, left)
+        divide(gradient, team.size if op == "mean" else 1)
+
+    def between_nodes(self, team, gradient: np.ndarray, left: np.ndarray) -> None:
+        """Add up on each node first: what leaves it is one sum, and not that of each rank."""
+        n, route = gradient.size, team.lanes.route
+        call, coded = (encode_call("allreduce", d, "sum") for d in (gradient.dtype, np.int32))
+
+        def between(lane):
+            def alltoall(rows):
+                came, edges = rows.copy(), tuple(range(0, rows.size + 1, rows[0].size))
+                move(team, coded, in_turn, rows.ravel(), came.ravel(), (edges, edges), (), n, route)
+                return came
+
+            def allgather(row):
+                rows = np.tile(row, (route.ranks, 1))
+                edges = tuple(range(0, rows.size + 1, row.size))
+                flat = rows.ravel()
+                move(team, coded, ring.allgather, flat, flat, (edges, edges), (), n, route)
+                return rows
+
+            first = team.lanes.edges(n)[team.place]
+            own = left[first : first + lane.size]
+            self.exchange(lane, own, route.rank, route.ranks, alltoall, allgather)
+
+        in_lanes(team, call, gradient, SUM, 1, between, number=2)
+
+    def exchange(self, x, left, rank: int, ranks: int, alltoall, allgather) -> None:
+        """Replace `x` (n,) by its sum over the ranks; `left` (n,) = what codes leave out."""
+        kind, block = (self.bits, MOST[self.bits]), block_of(x.size, ranks, BLOCK)
+        left[:] = x
         rows = self.rows(ranks, block)
         for r, (words, scales) in enumerate(map(self.parts, rows)):
             encode(words, scales, left[r * block : (r + 1) * block], *kind)
         total = np.zeros(block, np.float32)
-        for words, scales in map(self.parts, team.alltoall(rows)):
+        for words, scales in map(self.parts, alltoall(rows)):
             add_decoded(total, words, scales, *kind)
 
-        first = min(team.rank * block, n)
+        first = min(rank * block, x.size)
         mine, (row,) = left[first : first + block], self.rows(1, block)
         total = total[: mine.size]
         encode(*self.parts(row), total, *kind)
         mine += total  # what this code leaves out of the sum
-        gradient[:] = 0
-        for r, (words, scales) in enumerate(map(self.parts, team.allgather(row))):
-            add_decoded(gradient[r * block : (r + 1) * block], words, scales, *kind)
-        divide(gradient, ranks if op == "mean" else 1)
+        x[:] = 0
+        for r, (words, scales) in enumerate(map(self.parts, allgather(row))):
+            add_decoded(x[r * block : (r + 1) * block], words, scales, *kind)
 
     def rows(self, ranks: int, block: int) -> np.ndarray:
         """A message for each rank, int32: the codes of `block` numbers, and the scales."""

@@ -31,19 +31,19 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-    "numba_kernels": 13500,
-    "course": 7570,
-    "model_parallel": 5830,
+    "numba_kernels": 13690,
+    "course": 7560,
+    "model_parallel": 5810,
     "cluster": 5700,
     "replica": 6230,
     "tuning": 4460,
-    "runtime": 3650,
+    "runtime": 3670,
     "data": 3360,
-    "training": 3350,
+    "training": 3360,
     "interop horovod layers": 2960,
-    "cli config options": 3580,
-    "strategies": 2280,
-    "layout": 1105,
+    "cli config options": 3620,
+    "strategies": 2270,
+    "layout": 1100,
     "models checkpoint quality (files)": 2640,
 }
 

@@ -108,8 +108,9 @@ class DilocoAsync(Rule):
         mean = np.zeros_like(center)
         for vector, weight in zip(sent, weights, strict=True):
             vectors.add(mean, weight, vector)
-        vectors.add(center, -self.outer_rate, mean)
-        self._move(center, mean, 1)
+        if any(weights):
+            vectors.add(center, -self.outer_rate, mean)
+            self._move(center, mean, 1)
         for answer in answers:
             answer[:] = center
 

@@ -108,6 +108,8 @@ class LocalSteps(OneModel):
     def begin(self, batch: Batch) -> tuple[float, int]:
         if self._own is not None:
             self.replica.parameters[:], self._own = self._own, None
+        elif not self.steps:
+            self.w[:] = self.replica.parameters  # which a callback may have changed
         return super().begin(batch)
 
     def end(self, loss: float, samples: int) -> tuple[float, int]:

@@ -1,5 +1,6 @@
 """Top-k, PowerSGD and Adasum against numpy, closed forms and conservation laws."""
 
+import itertools
 import json
 import math
 
@@ -142,7 +143,9 @@ def quantised():
             x = gradients(1, n, dtype)[0] * 10 ** np.linspace(-3, 3, n).astype(dtype)
             state = method.init(n, dtype=dtype)
             got = method.allreduce(team, x.copy(), state)
-            np.testing.assert_allclose(got, nearest(x, bits), rtol=close)
+            ends = [0, n] if team.single_node else team.lanes.edges(n)
+            expected = [nearest(x[a:b], bits) for a, b in itertools.pairwise(ends)]
+            np.testing.assert_allclose(got, np.concatenate(expected), rtol=close)
             left = np.array(team.comm.allgather(state.residual)).sum(axis=0)
             np.testing.assert_allclose(got * p + left, p * x, atol=close * np.abs(x).max())
             same_bits(team, got)
@@ -157,21 +160,25 @@ def quantised():
                 size = max(size, np.abs(state.residual).max()) if step < 20 else size
             owed, total = np.array(team.comm.allgather((state.residual, given))).sum(axis=0)
             np.testing.assert_allclose(came + owed, total, rtol=0, atol=1e-4 * p)
-            assert 0 < np.abs(state.residual).max() < 3 * size
+            # (Of a node with more ranks than others, one may have no residual.)
+            assert 0 <= np.abs(state.residual).max() <= 3 * size and np.abs(owed).max() > 0
         # A block of zeros stays zero; one with NaN is NaN, and nothing of it is left.
         x = np.ones(384, "float32")
         x[:128], x[200] = 0, np.nan if team.rank == p - 1 else 1
         state = method.init(384)
         method.allreduce(team, x, state)
         np.testing.assert_array_equal(x[:128], 0)
-        assert np.isnan(x[128:256]).all() and not np.isnan(x[256:]).any()
-        np.testing.assert_allclose(x[256:], 1, rtol=1e-6)
+        (bad,) = np.isnan(x).nonzero()
+        ends = [0] if team.single_node else team.lanes.edges(384)
+        first = max(end for end in ends if end <= 200) or 128  # a lane begins with a new block
+        np.testing.assert_array_equal(bad, np.arange(first, first + 128))
+        np.testing.assert_allclose(x[first + 128 :], 1, rtol=1e-6)
         assert not np.isnan(state.residual).any()
 
 
-@pytest.mark.thorough(but=["1-node", "3-messages"])
+@pytest.mark.thorough(but=["1-node", "4-two nodes"])
 @surroundings
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_quantised(on_ranks, ranks, env):
     on_ranks(ranks, quantised, env=env)
 

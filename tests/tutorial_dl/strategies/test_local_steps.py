@@ -282,6 +282,22 @@ def test_after_a_failure_all_ranks_go_on_alike():
 
 
 @with_ranks(2)
+def test_a_round_begins_at_the_weights_that_are_there():
+    """They may be others than after the last round: a callback may have restored the best."""
+    team, ended = Team(), []
+    for epochs in (2, 0):
+        model, whole = problem()
+        strategy = LocalSteps(team, 4, SGD(0.5))
+        trainer = Trainer(model, whole, strategy, "sgd", BATCH, shuffle=False, progress=False)
+        if epochs:
+            trainer.fit(epochs)
+        trainer.replica.parameters[:] = 0
+        trainer.fit(1)
+        ended.append(trainer.replica.parameters.copy())
+    np.testing.assert_array_equal(*ended)
+
+
+@with_ranks(2)
 def test_a_checkpoint_in_a_round_changes_nothing():
     """It shows the common weights for a moment; the run goes on from each rank's own."""
     team = Team()
