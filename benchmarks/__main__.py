@@ -185,11 +185,11 @@ def staleness(ranks: Ranks = 3, seeds: Seeds = 5, epochs: Epochs = 100, json: Fi
 
 
 @app.command("chaos")
-def chaos(ranks: Ranks = 7, epochs: Epochs = 60, json: File = None) -> None:
+def chaos(ranks: Ranks = 7, seeds: Seeds = 1, epochs: Epochs = 120, json: File = None) -> None:
     """A quorum of two, while workers are stopped and killed at random; and undisturbed."""
     path = check_seconds_and_file(SECONDS, json)
     launch.check_ranks(ranks)
-    finish(stragglers.chaos(ranks, epochs), path, json, seldom_talk.table_of)
+    finish(stragglers.chaos(ranks, epochs, seeds), path, json, seldom_talk.table_of)
 
 
 def main() -> None:

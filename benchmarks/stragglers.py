@@ -38,7 +38,8 @@ RULES = {  # strategy, its options, optimizer and learning rate
     "gossip": ("gossip", {"inner_steps": 5}, "adam", 0.003),
 }
 WITH_MASTER = ("downpour", "elastic_averaging", "gradient_energy_matching", "diloco_async")
-EVENTS, KILLS, GRACE, MOST_STOPPED = 30, 4, 0.2, 1.0  # of chaos; the last two in seconds
+EVENTS, KILLS = 30, 4  # of chaos
+GRACE, MOST_STOPPED, TAKES = 0.2, 1.0, 0.02  # seconds: the last is what a gradient takes longer
 
 
 def staleness(workers: int, seeds: int, epochs: int) -> dict:
@@ -96,35 +97,37 @@ def slowed(digits, seed: int, seconds: float):
     return replica
 
 
-def chaos(ranks: int, epochs: int, seed: int = 0) -> dict:
-    """{"machine", ..., "rows"}: an undisturbed run and a disturbed one."""
+def chaos(ranks: int, epochs: int, seeds: int) -> dict:
+    """{"machine", ..., "rows"}: runs that nobody disturbs, and disturbed ones."""
     about, rows = facts(), []
-    for what in ("undisturbed", "disturbed"):
-        with tempfile.TemporaryDirectory() as folder:
-            pids, over = Path(folder, "pids"), threading.Event()
-            chance = random.Random(seed if what == "disturbed" else None)
-            others = threading.Thread(target=disturb, args=(pids, chance, over), daemon=True)
-            if what == "disturbed":
-                others.start()
-            start = partial(launch.run_ranks, survive=True)
-            try:
-                found = on_ranks(start, ranks, "stragglers", "in_rounds", str(pids), seed, epochs)
-            finally:
-                over.set()
-            rows.append({"what": what} | found)
-    rows[1]["loss_ratio"] = rows[1]["val_loss"] / rows[0]["val_loss"]
-    return about({"chaos": 1}, rows)
+    for seed in range(seeds):
+        for what in ("undisturbed", "disturbed"):
+            with tempfile.TemporaryDirectory() as folder:
+                pids, over, done = Path(folder, "pids"), threading.Event(), []
+                arguments = pids, random.Random(seed), over, done
+                others = threading.Thread(target=disturb, args=arguments, daemon=True)
+                if what == "disturbed":
+                    others.start()
+                start = partial(launch.run_ranks, survive=True)
+                calls = ranks, "stragglers", "in_rounds", str(pids), seed, epochs
+                try:
+                    found = on_ranks(start, *calls)
+                finally:
+                    over.set()
+                rows.append({"what": f"{what}, seed {seed}"} | found | {"events": len(done)})
+    return about({"chaos": seeds}, rows)
 
 
 def in_rounds(team, pids: str, seed: int, epochs: int) -> dict:
     """One run of a quorum of two; it notes how long rounds waited. Every rank calls it."""
-    from tutorial_dl import Trainer, data, strategies
+    from tutorial_dl import Trainer, data, schedules, strategies
     from tutorial_dl.runtime.master.master import Master
 
-    waits, right = [], Master.serve_round
+    waits, ends, right = [], [], Master.serve_round
 
-    def timed(self):  # since the quorum was there
-        waits.append(max(0.0, time.monotonic() - (self._closes - GRACE)))
+    def timed(self):
+        ends.append(time.monotonic())
+        waits.append(max(0.0, ends[-1] - (self._closes - GRACE)))  # since the quorum was there
         right(self)
 
     Master.serve_round = timed
@@ -133,27 +136,31 @@ def in_rounds(team, pids: str, seed: int, epochs: int) -> dict:
     digits = data.digits()
     rule = strategies.DilocoAsync(10, quorum=2, grace=GRACE, team=team)
     trainer = Trainer(
-        slowed(digits, seed, FAST), digits, rule, "adam", 16, learning_rate=0.003, seed=seed,
-        progress=False,
+        slowed(digits, seed, TAKES), digits, rule, "adam", 16, seed=seed, progress=False,
+        learning_rate=schedules.cosine(0.003, epochs * -(-len(digits.train) // 16)),
     )  # fmt: skip
     history = trainer.fit(epochs)
     return {
         "ranks": team.size, "rounds": len(waits), "longest_wait": max(waits, default=None),
-        "grace": GRACE, "val_loss": history.last["val_loss"], "lost": len(history.lost),
-        "seconds": history.seconds,
+        "longest_round": max(np.diff(ends), default=None), "grace": GRACE,
+        "loss": history.last["loss"], "val_loss": history.last["val_loss"],
+        "lost": len(history.lost), "seconds": history.seconds,
     }  # fmt: skip
 
 
-def disturb(pids: Path, chance: random.Random, over: threading.Event) -> None:
-    """Stop workers for a while, and kill some, at random times, until the run is over."""
+def disturb(pids: Path, chance: random.Random, over: threading.Event, done: list) -> None:
+    """Stop workers for a while, and kill some, at random times, until the run is over; in `done`,
+    the number of each event.
+    """
     while not pids.exists() or not pids.read_text():
         if over.wait(0.1):
             return
     left = [int(pid) for pid in pids.read_text().split()]
     kills = set(chance.sample(range(EVENTS), KILLS))
     for number in range(EVENTS):
-        if over.wait(chance.uniform(0.1, 0.6)):
+        if over.wait(chance.uniform(0.05, 0.3)):
             return
+        done.append(number)
         pid = chance.choice(left)
         with suppress(ProcessLookupError):
             if number in kills:

@@ -118,18 +118,21 @@ class Quantised(Method):
     def between_nodes(self, team, gradient: np.ndarray, left: np.ndarray) -> None:
         """Add up on each node first: what leaves it is one sum, and not that of each rank."""
         n, route = gradient.size, team.lanes.route
+
+        def edges_of(rows):
+            return tuple(r * rows.shape[1] for r in range(len(rows) + 1))
+
         call, coded = (encode_call("allreduce", d, "sum") for d in (gradient.dtype, np.int32))
 
         def between(lane):
             def alltoall(rows):
-                came, edges = rows.copy(), tuple(range(0, rows.size + 1, rows[0].size))
+                came, edges = rows.copy(), edges_of(rows)
                 move(team, coded, in_turn, rows.ravel(), came.ravel(), (edges, edges), (), n, route)
                 return came
 
             def allgather(row):
                 rows = np.tile(row, (route.ranks, 1))
-                edges = tuple(range(0, rows.size + 1, row.size))
-                flat = rows.ravel()
+                edges, flat = edges_of(rows), rows.ravel()
                 move(team, coded, ring.allgather, flat, flat, (edges, edges), (), n, route)
                 return rows
 

@@ -1,8 +1,8 @@
 """Examples of tutorial_dl.strategies."""
 
 # %% By name
-# shows: NAMES, get, Serial, Synchronous, Hogwild, Downpour, ElasticAveraging, LocalSteps, Gossip
-# shows: GradientEnergyMatching, DilocoAsync, Rule, base
+# shows: NAMES, get, Serial, Synchronous, Hogwild, Downpour, ElasticAveraging
+# shows: GradientEnergyMatching, Rule, LocalSteps, base
 from tutorial_dl import Team, strategies
 
 team = Team()

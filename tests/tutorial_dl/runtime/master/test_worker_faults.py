@@ -43,7 +43,7 @@ def rule_of(form: str, team, **where):
     if form.startswith("elastic"):
         return ElasticAveraging(synchronous=together, team=team, **where), SGD(0.5)
     if form == "quorum":
-        return DilocoAsync(2, quorum=1, grace=0.01, team=team, **where), Adam(0.02)
+        return DilocoAsync(2, 1.0, 0.0, quorum=1, grace=0.01, team=team, **where), Adam(0.02)
     return GradientEnergyMatching(team=team, **where), SGD(0.1)
 
 
