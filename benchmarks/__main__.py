@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import gan_quality, gan_strategies, torch_peers, two_nodes
+from benchmarks import gan_quality, gan_strategies, seldom_talk, stragglers, torch_peers, two_nodes
 from numba_kernels import launch
 from numba_kernels.bench import exits_on_sigterm, facts, one_run
 from numba_kernels.bench.rows import merge, table
@@ -165,6 +165,31 @@ def showers(
 ) -> None:  # fmt: skip
     """Quality of the GAN of showers after training, with 3 seeds, minutes each."""
     quality("shower-gan", ranks, seeds, first_seed, epochs, json)
+
+
+@app.command("seldom")
+def seldom(ranks: Ranks = 2, epochs: Epochs = 4, json: File = None) -> None:
+    """Ten million parameters on two emulated nodes of -n ranks: synchronous, DiLoCo, and int8."""
+    path = check_seconds_and_file(SECONDS, json)
+    launch.check_ranks(2 * ranks)
+    with exits_on_sigterm():
+        finish(seldom_talk.compare(ranks, epochs), path, json, seldom_talk.table_of)
+
+
+@app.command("staleness")
+def staleness(ranks: Ranks = 3, seeds: Seeds = 5, epochs: Epochs = 100, json: File = None) -> None:
+    """Digits to .97 by every rule with -n workers, of which one is ten times slower."""
+    path = check_seconds_and_file(SECONDS, json)
+    at_least_two("staleness", ranks)
+    finish(stragglers.staleness(ranks, seeds, epochs), path, json, seldom_talk.table_of)
+
+
+@app.command("chaos")
+def chaos(ranks: Ranks = 7, seeds: Seeds = 1, epochs: Epochs = 120, json: File = None) -> None:
+    """A quorum of two, while workers are stopped and killed at random; and undisturbed."""
+    path = check_seconds_and_file(SECONDS, json)
+    launch.check_ranks(ranks)
+    finish(stragglers.chaos(ranks, epochs, seeds), path, json, seldom_talk.table_of)
 
 
 def main() -> None:

@@ -182,6 +182,33 @@ class SynchronousConfig(StrategyConfig):
             )
 
 
+@dataclass(frozen=True)
+class LocalConfig(StrategyConfig):
+    """What strategies have whose ranks make several steps of their own between exchanges."""
+
+    inner_steps: int = option(
+        "Steps that a rank makes on its own between two exchanges.", 50, least=1, metavar="STEPS")
+    outer_rate: float = option(
+        "Learning rate by which the common weights follow the ranks' own.", 0.7, above=0.0)
+
+
+@dataclass(frozen=True)
+class LocalStepsConfig(LocalConfig):
+    takes = ("layout",)
+    strategy: str = "local_steps"
+    outer_optimizer: str = option(
+        "Optimizer of the common weights.", "nesterov", choices=OPTIMIZER_NAMES)
+    compression: str | None = option("As for synchronous.", choices=COMPRESSION_NAMES)
+
+
+@dataclass(frozen=True)
+class GossipConfig(LocalConfig):
+    takes = ("layout",)
+    strategy: str = "gossip"
+    peer_momentum: float = option(
+        "Momentum by which weights follow the mean of a pair.", 0.3, least=0.0, below=1.0)
+
+
 class WithMaster(StrategyConfig):
     takes = ("layout", "upward")
 
@@ -199,6 +226,10 @@ class DownpourConfig(Exchanging):
     staleness_aware: bool = option(
         "Divide the learning rate of an update by 1 + its staleness.", False)
     lower_momentum: bool = option("Reduce momentum by the implicit momentum of asynchrony.", False)
+    discard: int | None = option(
+        "Discard gradients of staleness R or more.", least=1, metavar="R")
+    delay_compensation: float | None = option(
+        "Correct stale gradients to first order, by so much.", above=0.0, metavar="LAMBDA")
 
 
 @dataclass(frozen=True)
@@ -215,6 +246,19 @@ class GradientEnergyMatchingConfig(WithMaster):
     strategy: str = "gradient_energy_matching"
     kappa: float = option(
         "Energy factor; 1 matches the pace of momentum SGD.", 1.0, above=0.0)
+
+
+@dataclass(frozen=True)
+class DilocoAsyncConfig(LocalConfig, WithMaster):
+    strategy: str = "diloco_async"
+    outer_momentum: float = option(
+        "Momentum of the common weights.", 0.9, least=0.0, below=1.0)
+    quorum: int | None = option(
+        "Workers that make a round; default: no rounds, each worker is served at once.", least=1,
+        metavar="WORKERS")
+    grace: float = option(
+        "Seconds that a round waits for others once it has its quorum.", 1.0, least=0.0,
+        metavar="SECONDS")
 
 
 @dataclass(frozen=True)
@@ -244,7 +288,8 @@ STRATEGY_OPTIONS = {  # by name, each with its defaults
     rule.strategy: rule
     for rule in (StrategyConfig("serial"), SynchronousConfig(), DownpourConfig(),
                  ElasticAveragingConfig(), GradientEnergyMatchingConfig(),
-                 StrategyConfig("hogwild"))
+                 StrategyConfig("hogwild"), LocalStepsConfig(),
+                 GossipConfig(), DilocoAsyncConfig())
 }
 STRATEGIES = tuple(STRATEGY_OPTIONS)
 WITH_MASTER = tuple(name for name, rule in STRATEGY_OPTIONS.items() if isinstance(rule, WithMaster))

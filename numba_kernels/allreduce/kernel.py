@@ -62,12 +62,16 @@ def follow(team, call: int, steps, x, op: int, divisor: int, way=None, length=No
     team.by_messages(call, n, x.dtype, carry_out, arguments, way)
 
 
-def move(team, call: int, steps, x, received, edges=None, more=(), length=None) -> None:
-    """Send parts of the flat `x`, and receive them in `received`, by the steps of each rank."""
-    rows = table(steps, team.rank, team.size, x.size, edges, more)
+def move(team, call: int, steps, x, received, edges=None, more=(), length=None, way=None) -> None:
+    """Send parts of the flat `x`, and receive them in `received`, by the steps of each rank.
+
+    The ranks are all, or those of the route `way`.
+    """
+    _, rank, ranks = way or team.routes[0]
+    rows = table(steps, rank, ranks, x.size, edges, more)
     arguments = (x, received, received, None, 1, rows)
     n = x.size if length is None else length
-    team.by_messages(call, n, x.dtype, carry_out, arguments)
+    team.by_messages(call, n, x.dtype, carry_out, arguments, way)
 
 
 @compiled

@@ -46,25 +46,36 @@ def allreduce(team, call: int, x: np.ndarray, op: int, divisor: int) -> None:
             rows = table(BETWEEN["recursive_doubling"], route.rank, route.ranks, x.size)
         team.by_leaders(leaders.allreduce, call, x, incoming, op, divisor, rows)
         return
-    edges = team.lanes.edges(x.size)
-    inside = divisor if team.single_node else 1  # a mean is divided once, at the end
-    alone, flat = len(team.node) == 1, max(map(len, team.nodes)) == 1
-    if flat:
-        pass  # the messages are the first thing that all ranks do, and are numbered so
-    elif alone:
-        team.skip()
-    elif not team.on_node(shared_memory.reduce_scatter, call, x, edges, op, inside):
-        team.on_node(through_stage.allreduce, call, x, edges, op, inside, False)
-    if team.lanes.route and not team.single_node:
-        lane = x[slice(*edges[team.place : team.place + 2])]
+
+    def between(lane: np.ndarray) -> None:
         if way == "pairwise":
             incoming = team.scratch(pairwise.scratch_of(lane.size, len(team.nodes)), x.dtype)
             arguments = (lane, incoming, op, divisor)
             team.by_messages(call, x.size, x.dtype, BETWEEN[way], arguments, team.lanes.route)
         else:
             follow(team, call, BETWEEN[way], lane, op, divisor, team.lanes.route, x.size)
-    else:
+
+    # A mean is divided once, at the end
+    in_lanes(team, call, x, op, divisor if team.single_node else 1, between)
+
+
+def in_lanes(team, call: int, x: np.ndarray, op: int, divisor: int, between, number=1) -> None:
+    """Reduce the flat `x` on each node, have `between(lane)` reduce lanes, in `number` collectives
+    over their routes, and distribute them on the nodes; in place.
+    """
+    edges = team.lanes.edges(x.size)
+    alone, flat = len(team.node) == 1, max(map(len, team.nodes)) == 1
+    if flat:
+        pass  # the messages are the first thing that all ranks do, and are numbered so
+    elif alone:
         team.skip()
+    elif not team.on_node(shared_memory.reduce_scatter, call, x, edges, op, divisor):
+        team.on_node(through_stage.allreduce, call, x, edges, op, divisor, False)
+    if team.lanes.route and not team.single_node:
+        between(x[slice(*edges[team.place : team.place + 2])])
+    else:
+        for _ in range(number):
+            team.skip()
     if flat:
         pass
     elif alone:

@@ -4,11 +4,13 @@
     state = method.init(gradient.size)                       # the state of this rank
     method.allreduce(team, gradient, state, op="mean")       # in place; the same on all ranks
 
-One file per method (fp16 and bf16: cast.py), all with this signature (base.py). For a gradient of n
-float32 numbers and many ranks, each rank sends about (`method.bytes` gives the exact number):
+One file per method (fp16 and bf16: cast.py; int8, int4 and sign: quantised.py), all with this
+signature (base.py). For a gradient of n float32 numbers and many ranks, each rank sends about
+(`method.bytes` gives the exact number):
 
     plain allreduce     8 n bytes
     fp16, bf16          4 n                 every number is rounded twice
+    int8, int4, sign    2 n, n, n / 4       a scale for each block; the error is sent later
     top_k               8 ratio n (p - 1)   the largest numbers now, the others later
     powersgd            8 r (rows + cols)   per matrix: two thin factors of it
     adasum              8 n                 no fewer bytes: combines gradients so that more ranks
@@ -21,6 +23,9 @@ import lazy_loader
 METHODS = {
     "fp16": ("cast", "Cast", {"half": "fp16"}),
     "bf16": ("cast", "Cast", {"half": "bf16"}),
+    "int8": ("quantised", "Quantised", {"bits": 8}),
+    "int4": ("quantised", "Quantised", {"bits": 4}),
+    "sign": ("quantised", "Quantised", {"bits": 1}),
     "top_k": ("top_k", "TopK", {}),
     "powersgd": ("powersgd", "PowerSGD", {}),
     "adasum": ("adasum", "Adasum", {}),

@@ -71,6 +71,7 @@ class Saving:
         if told[1:]:
             names = [player.name for player in run.players[1:]]
             content["players"] = dict(zip(names, told[1:], strict=True))
+        own["sums"] = run.sums
         self.resumed = True  # from now on, the checkpoints in the folder are ours
         return self.checkpoints.write(run.steps, content, vectors | more, own)
 
@@ -112,6 +113,8 @@ class Saving:
             if max(before, now) > 1 and not alike:
                 random_state.of_copy(player.replica, its, player.strategy.sharers.rank)
         self.take_up(saved)
+        if run.strategy.apart > 1 and saved.has_own("sums"):
+            run.sums = saved.own("sums", run.team.rank)
         return True
 
     def take_up(self, saved) -> None:

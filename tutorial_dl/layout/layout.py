@@ -191,3 +191,9 @@ def layout_of(rule, team) -> Layout:
         raise ValueError(f"{rule} needs one group with a master, not {in_words(layout)}")
     layout.check_ranks(team.size)
     return layout
+
+
+def nodes_of(team) -> list[int]:
+    """The number of each rank's node."""
+    numbers = {rank: number for number, ranks in enumerate(team.nodes) for rank in ranks}
+    return [numbers[rank] for rank in range(team.size)]

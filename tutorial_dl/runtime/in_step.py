@@ -19,7 +19,7 @@ class InStepLoop(Loop):
 
     @staticmethod
     def layout(strategy, team) -> Layout:
-        return Layout(masters=0, workers=team.size)
+        return strategy.layout or Layout(masters=0, workers=team.size)
 
     @staticmethod
     def shard(team) -> tuple[int, int]:
@@ -71,7 +71,7 @@ class InStepLoop(Loop):
             if at_once == 1 and (run.steps == 1 or run.steps % run.check_every == 0):
                 run.check_same_weights()
             loss, samples = done[0]
-            bar.update(samples * at_once)
+            bar.update(samples * run.strategy.apart)
             run.notify("on_step_end", loss, samples)
             if run.saving is not None:
                 run.sums[:, 2] = run.clock.now() - since

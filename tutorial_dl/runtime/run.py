@@ -174,7 +174,7 @@ class Run:
             "parameters": self.strategy.holding.size,
             **others,
             **sizes(self.dataset, self._first_batch_size),
-            **({"ranks": self.team.size} if self.strategy.updates_a_step > 1 else {}),
+            **self.strategy.settings,
             "seed": self.batches.seed,
             **({"steps at once": 1} if self.at_once else {}),
             **({} if self.batches.shuffle else {"order of the samples kept": 1}),
@@ -203,7 +203,8 @@ class Run:
 
     def check_same_weights(self) -> None:
         for player in self.players:
-            check_same_weights(player.strategy.copies, player.replica)
+            if player.strategy.alike:
+                check_same_weights(player.strategy.copies, player.replica)
 
     # The position of training
 
@@ -227,7 +228,7 @@ class Run:
 
     def place(self) -> dict:
         """The position of training, for a checkpoint."""
-        rows = (self.totals() / self.strategy.updates_a_step).tolist()
+        rows = (self.totals() / self.strategy.apart).tolist()
         first, *others = (dict(zip(SUMS, row, strict=True)) for row in rows)
         place = {"steps": self.steps, "round": self.round, "sums": first}
         place |= {"sums of others": others} if others else {}

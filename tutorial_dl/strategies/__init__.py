@@ -3,13 +3,14 @@
 A strategy knows nothing of layers: it sees a replica's two flat vectors, parameters and gradient.
 There are two kinds.
 
-Either all ranks hold the same model (serial; synchronous data parallelism, as in DDP), or they all
-update one copy of it (hogwild). Such a strategy is a `OneModel` (base.py): the ranks of its
+Either all ranks hold the same model (serial; synchronous data parallelism, as in DDP), or make
+steps of their own between exchanges (local_steps: federated averaging, DiLoCo; gossip: NoLoCo), or
+all update one copy of it (hogwild). Such a strategy is a `OneModel` (base.py): the ranks of its
 `team` make the same calls, each with its own share of the batch.
 
 Or workers exchange vectors with a master (downpour: Downpour SGD of DistBelief; elastic_averaging:
-EASGD and EAMSGD; gradient_energy_matching: GEM). Such a strategy is a `Rule` (rule.py), which says
-what a worker does and what the master does.
+EASGD and EAMSGD; gradient_energy_matching: GEM; diloco_async). Such a strategy is a `Rule`
+(rule.py), which says what a worker does and what the master does.
 """
 
 import lazy_loader

@@ -34,6 +34,9 @@ class Strategy:
     noise = None  # the NoiseScale that measures critical batch sizes
     two_steps = False  # whether an allreduce of the whole gradient comes before the update
     one_copy = False  # whether the ranks of a node use one copy of the weights
+    alike = True  # whether all copies have equal weights now
+    layout = None  # the Layout that was asked for
+    settings: Mapping[str, Any] = MappingProxyType({})  # equal on all ranks, and in a resumed run
     holding: Holding | None = None  # what this rank holds of the model, once it is known (`take`)
     shown = False  # whether the weights are those to validate and to save (`show`)
     _team = None
@@ -73,6 +76,11 @@ class Strategy:
 
     def check_team(self, team) -> None:
         """Raise ValueError if this strategy can't train on the ranks of `team`."""
+
+    @property
+    def apart(self) -> int:
+        """How many ranks, or groups of ranks, make updates of their own; see `total`."""
+        return self.updates_a_step
 
     @property
     def ranks_a_sample(self) -> int:
@@ -155,6 +163,7 @@ class OneModel(Strategy):
     """
 
     replica: Replica
+    group = property(lambda self: self.team)  # the ranks that make each update together
     _seen = 0  # samples that this rank has used since its state was last averaged
     _options: Mapping[str, Any] = MappingProxyType({})  # of the replica's compute_gradient
 
@@ -212,7 +221,7 @@ class OneModel(Strategy):
         """
         samples = samples if np.isfinite(loss) else 0
         sums = np.array([not self._finite, samples, samples * loss if samples else 0.0], float)
-        overflows, samples, loss = self.team.allreduce(sums) if self.team.size > 1 else sums
+        overflows, samples, loss = self.group.allreduce(sums) if self.group.size > 1 else sums
         self.loss_scale.update(finite=not overflows)
         if not overflows:
             return None
@@ -323,6 +332,23 @@ class OneModel(Strategy):
                 state.slots[:] = rows[:, update.mine]
         state.step = values["updates"]
         self.restore_numbers(values)
+        self.restore_state(saved)
+
+    def save_own(self, values: dict, vectors: dict) -> dict:
+        """Take out of `save` what differs where ranks make updates of their own; returns it."""
+        del vectors["slots"]
+        own = {"slots": self.state.slots, "updates": np.array([values.pop("updates")])}
+        if "loss_scale" in values:
+            own["loss_scale"] = np.array(values.pop("loss_scale"))
+        return own
+
+    def restore_own(self, saved) -> None:
+        """The part of `restore` that reads what `save_own` took out, on equally many ranks."""
+        state, of = self.state, self.team.rank
+        state.slots[:], state.step = saved.own("slots", of), int(saved.own("updates", of)[0])
+        self.restore_numbers(saved.values["strategy"])
+        if self.loss_scale is not None and saved.has_own("loss_scale"):  # (else: rank 0's)
+            self.loss_scale.values = saved.own("loss_scale", of)
         self.restore_state(saved)
 
     def restore_state(self, saved) -> None:

@@ -13,6 +13,14 @@ Dean et al., Large scale distributed deep networks, NIPS 2012, section 4.1.
     A        g(w0)  '-> g(w1) '        '-> ...       w2 = w1 - eta g_B(w0)      staleness 1
     B        g(w0) ---'-> g(w2) -------'             w3 = w2 - eta g_A(w1)      staleness 1
 
+Two remedies where tau is large. Ringmaster (Maranjyan, Tyurin, Richtarik, arXiv 2501.16168,
+algorithm 4) discards what is too stale, so that a slow worker can't undo what fast ones learn.
+Delay compensation (DC-ASGD; Zheng et al., arXiv 1609.08326, algorithm 2) corrects a gradient, which
+was computed at old weights, to first order:
+
+    discard R:         use u only if tau < R; either way, the worker goes on from the new weights
+    compensate lambda: u <- u + lambda u^2 (w - w_old)      u^2 stands for the Hessian's diagonal
+
 (In the paper a worker sends u = w_pulled - w_local, which for one step is eta g. Here it sends the
 sum of its gradients, which the master's optimizer, whichever it is, uses like a gradient. For SGD
 the two are the same.)
@@ -25,6 +33,8 @@ import numpy as np
 from numba_kernels.optimizers.clipping import clip_by_norm
 from numba_kernels.optimizers.serve import serve
 
+from ..config import OPTIONS
+from . import kernels as vectors
 from .rule import Rule
 
 SEE_VECTORS = ("begin_worker", "look_ahead", "step", "after_break", "serve")
@@ -37,12 +47,15 @@ class Downpour(Rule):
         every: steps per exchange, at least 1; between exchanges a worker does plain gradient
             descent on its own weights, at the same learning rate
         synchronous: the master waits for all workers and updates with their mean; with every=1 this
-            is synchronous data parallelism. It excludes the two options below
+            is synchronous data parallelism. It excludes the options below
         staleness_aware: divide the learning rate of each update by 1 + its staleness (Zhang et al.,
             arXiv 1511.05950)
         lower_momentum: reduce the optimizer's momentum by the implicit momentum of asynchrony,
             1 - 1/workers, to no less than 0 (Mitliagkas et al., arXiv 1605.09774; Omnivore, arXiv
             1606.04487)
+        discard: R, at least 1: discard gradients of staleness R or more (Ringmaster)
+        delay_compensation: lambda, above 0 (DC-ASGD); it needs every=1. The master keeps a copy of
+            the weights for each worker
         upward, team, layout: see Rule
 
     Example:
@@ -63,13 +76,24 @@ class Downpour(Rule):
         synchronous: bool = False,
         staleness_aware: bool = False,
         lower_momentum: bool = False,
+        discard: int | None = None,
+        delay_compensation: float | None = None,
         **where,
     ):
         super().__init__(every, synchronous, **where)
-        if synchronous and (staleness_aware or lower_momentum):
-            raise ValueError(
-                "staleness_aware and lower_momentum exclude synchronous, where nothing is stale"
-            )
+        stale = {
+            "staleness_aware": staleness_aware, "lower_momentum": lower_momentum,
+            "discard": discard, "delay_compensation": delay_compensation,
+        }  # fmt: skip
+        given = [name for name, value in stale.items() if value]
+        if synchronous and given:
+            raise ValueError(f"{given[0]} excludes synchronous, where nothing is stale")
+        for name in ("discard", "delay_compensation"):
+            if stale[name] is not None:
+                OPTIONS[name].check_range(stale[name])
+        if delay_compensation and every > 1:
+            raise ValueError(f"delay_compensation needs every=1, got {every}")
+        self.discard, self.delay_compensation = discard, delay_compensation
         self.staleness_aware, self.lower_momentum = staleness_aware, lower_momentum
 
     def check_optimizer(self, optimizer) -> None:
@@ -121,12 +145,27 @@ class Downpour(Rule):
             lower = max(0.0, self.optimizer.momentum - (1 - 1 / self.workers))
             self.optimizer = replace(self.optimizer, momentum=lower)
         self.state = self.optimizer.init(center.size, center.dtype, segments)
+        if self.delay_compensation:
+            self._first = center.copy()  # what workers begin with
+            self._given: dict[int, np.ndarray] = {}  # the weights that each has got last
 
-    def serve(self, center, sent, answer) -> None:
+    def handed(self, worker, weights) -> None:
+        if self.delay_compensation:
+            self._given[worker] = weights.copy()
+
+    def serve(self, center, sent, answer) -> bool:
+        if self.discard is not None and self.staleness >= self.discard:
+            if answer is not None:
+                answer[:] = center
+            return False
+        if self.delay_compensation:
+            old = self._given.get(self.worker, self._first)
+            vectors.compensate(sent, self.delay_compensation, center, old)
         optimizer = self.optimizer
         if self.staleness_aware:
             optimizer = optimizer.at_rate(self.rate / (1 + self.staleness))
         serve(optimizer, center, sent, self.state, answer)
+        return True
 
     @property
     def kept(self) -> int:

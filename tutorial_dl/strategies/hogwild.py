@@ -35,6 +35,7 @@ class Hogwild(OneModel):
             )
 
     updates_a_step = property(lambda self: self.team.size)
+    settings = property(lambda self: {"ranks": self.team.size})
     shares_batches = False
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
@@ -88,22 +89,10 @@ class Hogwild(OneModel):
 
     def save(self) -> tuple[dict, dict, dict]:
         values, vectors, own = super().save()
-        del vectors["slots"]  # each rank has its own, for all weights
-        own |= {"slots": self.update.state.slots, "updates": np.array([values.pop("updates")])}
-        if "loss_scale" in values:
-            own["loss_scale"] = np.array(values.pop("loss_scale"))
-        return values, vectors, own
+        return values, vectors, own | self.save_own(values, vectors)
 
     def restore(self, saved) -> None:
-        of = self.team.rank
         self.settle()
         self.replica.parameters[:] = saved.vector("parameters", 0, self.replica.parameters.size)
         self.settle()
-        state = self.update.state
-        state.slots[:], state.step = saved.own("slots", of), int(saved.own("updates", of)[0])
-        self._seen = int(saved.own("seen", of)[0])
-        self.restore_numbers(saved.values["strategy"])
-        if self.loss_scale is not None and saved.has_own("loss_scale"):  # (else: rank 0's)
-            self.loss_scale.values = saved.own("loss_scale", of)
-        if self.replica.state.size:
-            self.replica.state = saved.own("state", of).astype(self.replica.state.dtype)
+        self.restore_own(saved)

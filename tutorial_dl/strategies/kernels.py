@@ -1,4 +1,4 @@
-"""The arithmetic of EASGD, EAMSGD and GEM, compiled, one pass each; flat arrays [n] of one dtype.
+"""The arithmetic of rules with a master, compiled, one pass each; flat arrays [n] of one dtype.
 
 The velocity of a weight whose gradient is zero decays into denormal numbers, which processors
 handle slowly: here they are flushed to zero.
@@ -37,6 +37,14 @@ def spring(center, x, answer, alpha):
         d = alpha * (x[i] - center[i])
         center[i] += d
         answer[i] = x[i] - d
+
+
+@compiled
+def compensate(g, factor, w, old):
+    """Delay compensation (DC-ASGD): g += factor g^2 (w - old), for a gradient g taken at `old`."""
+    factor = g.dtype.type(factor)
+    for i in range(g.size):
+        g[i] += factor * g[i] * g[i] * (w[i] - old[i])
 
 
 @compiled

@@ -47,10 +47,12 @@ class Rule(Strategy):
     Attributes:
         rate: the learning rate of this step
         workers: the number of workers that share this rank's master; on a master, its own workers
-        staleness: on the master, while it serves: the number of updates since this worker got its
-            weights
+        worker, staleness: on the master, while it serves: which worker it is, and the number of
+            updates since that got its weights
     """
 
+    quorum: int | None = None  # workers that make a round; None: all, or there are no rounds
+    grace = 0.0  # seconds that a round waits for others once it has its quorum
     pulls_in_step = False  # a step pulls weights after the gradient is computed, before the push
     # The replica's vectors that are sent to the master, and received from it, without a copy:
     sends: str | None = None  # "gradient" or "parameters"
@@ -71,7 +73,7 @@ class Rule(Strategy):
         self.every, self.synchronous, self.upward = every, synchronous, upward
         super().__init__(team)
         self.layout = layout
-        self.workers, self.staleness = 1, 0
+        self.workers, self.worker, self.staleness = 1, 0, 0
         self.clip_norm: float | None = None
 
     # Settings
@@ -132,9 +134,15 @@ class Rule(Strategy):
     def begin_master(self, center: np.ndarray, segments=None) -> None:
         """Make the master's state besides its weights `center` [n]."""
 
-    def serve(self, center: np.ndarray, sent: np.ndarray, answer: np.ndarray | None) -> None:
-        """Use a worker's vector `sent` [n]: change `center`, fill `answer` (None: not wanted)."""
+    def serve(self, center: np.ndarray, sent: np.ndarray, answer: np.ndarray | None) -> bool | None:
+        """Use a worker's vector `sent` [n]: change `center`, fill `answer` (None: not wanted).
+
+        Returns False if the vector was discarded, so that there was no update.
+        """
         raise NotImplementedError(f"{self} has no `serve`: it needs synchronous=True")
+
+    def handed(self, worker: int, weights: np.ndarray) -> None:
+        """Called when a worker gets these weights [n], from which its next gradient will come."""
 
     def serve_all(self, center: np.ndarray, sent: list, answers: list, weights: list) -> None:
         """Use the vectors of all workers at once: the synchronous form.
@@ -193,7 +201,7 @@ class Rule(Strategy):
             name: value
             for name, value in vars(self).items()
             if isinstance(value, int | float | str)
-            and name not in ("workers", "staleness", "upward")
+            and name not in ("workers", "worker", "staleness", "upward")
             if not name.startswith("_")
         }
         return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in options.items())})"

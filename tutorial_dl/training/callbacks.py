@@ -206,7 +206,7 @@ class Throughput(Callback):
         if trainer.steps // self.every > self._at // self.every:
             seconds = trainer.clock.now() - self._since
             steps, all_samples = trainer.steps - self._at, self._samples
-            all_samples *= trainer.strategy.updates_a_step
+            all_samples *= trainer.strategy.apart
             speed = all_samples / seconds if seconds else math.inf  # the clock may stand still
             if trainer.team.rank == 0:
                 self.write(

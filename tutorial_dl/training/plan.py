@@ -154,6 +154,11 @@ class Plan:
         game, asked = self.model, self.optimizer
         if second is None:
             return [Player(replicas.of(game), first, asked, first.team)]
+        for one in (first, second):
+            if one.apart > one.updates_a_step:
+                raise ValueError(
+                    f"strategy {one.name!r} trains one model, and a GAN is two: use 'synchronous'"
+                )
         optimizers = asked if isinstance(asked, tuple) else optimizers_of(game, asked)
         if isinstance(first, Rule):
             return [Player(Together(game, self.seed), first, optimizers[0], first.team)]
@@ -190,7 +195,7 @@ class Plan:
         """Raise ValueError if the model can't be trained so: by samples, ranks and strategy."""
         replica, strategy, ranks = player.replica, player.strategy, player.team.size
         whole, fixed = self.accumulate == 1, replica.traits.fixed_batch
-        alone = whole and kind is InStepLoop and strategy.updates_a_step == 1
+        alone = whole and kind is InStepLoop and strategy.apart == 1
         if replica.traits.changes_parameters and not (alone and not strategy.one_copy):
             raise ValueError(
                 "a model with SpectralNormalization, which changes weights as it computes, needs "

@@ -18,13 +18,18 @@ def cut_over(config: RunConfig) -> dict[str, int]:
 def layout_of(config: RunConfig, ranks: int | None) -> Layout | None:
     """The Layout of a run with a master on `ranks` ranks, or on as many as it needs (None).
 
-    It is None for strategies without a master. Raises ValueError if --masters, --workers, --devices
-    or --upward do not fit the strategy or the number of ranks.
+    It is None for strategies without a master, unless ranks form groups. Raises ValueError if
+    --masters, --workers, --devices or --upward do not fit the strategy or the number of ranks.
     """
     asked, strategy = config.layout, config.strategy.strategy
     said = {"masters": asked.masters, "workers": asked.workers, "devices": asked.devices}
     said = {name: number for name, number in said.items() if number is not None}
     if not config.with_master:
+        if said and "layout" in config.strategy.takes:  # groups of ranks
+            if asked.masters:
+                raise ValueError(f"--masters {asked.masters}: strategy {strategy!r} has no master")
+            said = {"masters": 0} | said
+            return Layout.for_ranks(ranks, **said) if ranks else Layout(**said)
         if said:
             _check_no_master(config, ranks)
         return None

@@ -24,6 +24,18 @@ method = Cast("fp16")
 x = np.array([1 / 3, 1e-9], np.float32)
 print(method.allreduce(Team(), x, method.init(2)))
 
+# %% Eight bits a number, or one
+# shows: Quantised
+import numpy as np
+
+from numba_kernels import Team
+from numba_kernels.compression import Quantised
+
+for method in (Quantised(8), Quantised(1)):
+    x = np.array([0.1, -3.0, 0.2, 0.3], np.float32)
+    state = method.init(4)
+    print(method.allreduce(Team(), x, state).round(3), "later:", state.residual.round(3))
+
 # %% A matrix as two thin factors
 # shows: PowerSGD
 import numpy as np

@@ -2,7 +2,7 @@
 
 # %% By name
 # shows: NAMES, get, Serial, Synchronous, Hogwild, Downpour, ElasticAveraging
-# shows: GradientEnergyMatching, Rule, base
+# shows: GradientEnergyMatching, Rule, LocalSteps, base
 from tutorial_dl import Team, strategies
 
 team = Team()
@@ -10,7 +10,7 @@ for name in strategies.NAMES:
     strategy = strategies.get(name, team)
     kind = "a Rule" if isinstance(strategy, strategies.Rule) else "one model (base.py)"
     print(f"{type(strategy).__name__:22} {kind}")
-# Serial, Synchronous, Hogwild, Downpour, ElasticAveraging, GradientEnergyMatching
+# Serial, Synchronous, Downpour, ElasticAveraging, GradientEnergyMatching, Hogwild, LocalSteps ...
 
 # %% Rules in one process, in a given order of events
 # shows: Scripted, scripted, Downpour, ElasticAveraging, GradientEnergyMatching, rule, center
@@ -35,6 +35,27 @@ options = dict(optimizer="sgd", learning_rate=0.05, batch_size=10, progress=Fals
 trainer = Trainer(models.curve(dataset), dataset, strategies.Hogwild(team), **options)
 loss = trainer.fit(epochs=30).epochs[-1]["val_loss"]
 print("close to the noise, 0.01:", np.isclose(loss, 0.01, atol=0.01))
+
+# %% [4 ranks] Ranks that seldom talk
+# shows: LocalSteps, Gossip
+from tutorial_dl import Team, Trainer, data, models
+from tutorial_dl.strategies import Gossip, LocalSteps
+
+team, dataset = Team(), data.curve(n=400, noise=0.1)
+options = dict(optimizer="sgd", learning_rate=0.05, batch_size=40, progress=False)
+for strategy in (LocalSteps(team, inner_steps=5), Gossip(team, inner_steps=5)):
+    loss = Trainer(models.curve(dataset), dataset, strategy, **options).fit(30).last["val_loss"]
+    if team.rank == 0:
+        print(strategy.name, "is close to the noise, 0.01:", loss < 0.015)
+
+# %% Workers that make three steps per exchange; a master with delayed momentum
+# shows: DilocoAsync, Scripted
+from numba_kernels.optimizers import SGD
+from tutorial_dl.strategies import DilocoAsync, Scripted
+
+rule = DilocoAsync(inner_steps=3, outer_rate=0.7, outer_momentum=0.9)
+run = Scripted(rule, lambda x: x, [1.0], workers=2, optimizer=SGD(0.1))
+print(run.turns([0, 1] * 6)[:, 0].round(3))  # each worker sends at its third turn
 
 # %% [4 ranks] A master and three workers
 # shows: Downpour, Rule

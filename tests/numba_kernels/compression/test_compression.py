@@ -113,6 +113,8 @@ def test_bytes():
     n, layers = 1_000_000, [Layer(0, (1000, 999)), Layer(999_000, (1000,))]
     sent = {name: compression.get(name).bytes(n, 4, layers) for name in compression.NAMES}
     assert sent["fp16"] == sent["bf16"] == pytest.approx(3e6, rel=1e-3)
+    for name, bits in (("int8", 8), ("int4", 4), ("sign", 1)):  # and 4 bytes for 128 numbers
+        assert sent[name] == pytest.approx(6 * n / 4 * (bits / 8 + 4 / 128), rel=1e-3)
     assert sent["top_k"] == 3 * 10_000 * 8
     assert sent["powersgd"] == 6 / 4 * 4 * (2 * 1999 + 1000)
     assert sent["adasum"] == pytest.approx(6e6, rel=1e-3)
@@ -255,6 +257,7 @@ TWICE = [Layer(0, (10, 10)), Layer(50, (10,))]
         (lambda: compression.get("fp16", half="bf16"), "fp16 has no setting 'half'; it has none"),
         (lambda: compression.get(compression.TopK(), ratio=1), "TopK.* has its settings already"),
         (lambda: compression.Cast("fp8"), "unknown half 'fp8'; choose one of fp16, bf16"),
+        (lambda: compression.Quantised(2), "bits must be 8, 4 or 1, got 2"),
         (lambda: compression.TopK(0), "ratio must satisfy 0 < ratio <= 1, got 0"),
         (lambda: compression.TopK(float("nan")), "ratio must .* 0 < ratio <= 1, got nan"),
         (lambda: compression.PowerSGD(0), "rank must be a whole number, at least 1, got 0"),
@@ -304,6 +307,6 @@ def test_names():
     assert compression.get(method) is method
 
 
-@pytest.mark.parametrize("file", ["base", "cast", "top_k", "powersgd", "adasum"])
+@pytest.mark.parametrize("file", ["base", "cast", "quantised", "top_k", "powersgd", "adasum"])
 def test_examples(file):
     assert not doctest.testmod(import_module(f"numba_kernels.compression.{file}")).failed

@@ -1,5 +1,6 @@
 """Top-k, PowerSGD and Adasum against numpy, closed forms and conservation laws."""
 
+import itertools
 import json
 import math
 
@@ -113,6 +114,75 @@ def test_error_feedback_converges(on_ranks):
     assert without > 0.95
 
 
+# 8, 4 and 1 bit
+
+
+CODES = {8: np.arange(-127, 128), 4: np.arange(-7, 8), 1: np.array([-1, 1])}
+
+
+def nearest(x, bits, block=128):
+    """The definition: of each block's codes times its scale, the nearest to x, by search."""
+    found = np.empty_like(x)
+    for first in range(0, x.size, block):
+        part = x[first : first + block]
+        size = np.abs(part).mean() if bits == 1 else np.abs(part).max() / CODES[bits][-1]
+        levels = np.float32(size) * CODES[bits].astype(x.dtype)
+        found[first : first + block] = levels[np.abs(part[:, None] - levels).argmin(axis=1)]
+    return found
+
+
+def quantised():
+    from numba_kernels import Team
+
+    team = Team()
+    p = team.size
+    for bits in CODES:
+        method = compression.Quantised(bits)
+        for n, dtype, close in ((1000, "float64", 1e-6), (5003, "float32", 1e-5)):
+            # On equal ranks the sum has p times the scale, so its codes are those of the ranks.
+            x = gradients(1, n, dtype)[0] * 10 ** np.linspace(-3, 3, n).astype(dtype)
+            state = method.init(n, dtype=dtype)
+            got = method.allreduce(team, x.copy(), state)
+            ends = [0, n] if team.single_node else team.lanes.edges(n)
+            expected = [nearest(x[a:b], bits) for a, b in itertools.pairwise(ends)]
+            np.testing.assert_allclose(got, np.concatenate(expected), rtol=close)
+            left = np.array(team.comm.allgather(state.residual)).sum(axis=0)
+            np.testing.assert_allclose(got * p + left, p * x, atol=close * np.abs(x).max())
+            same_bits(team, got)
+        # Sent so far + residuals = all gradients so far, and residuals stay bounded.
+        n, size = 2000, 0.0
+        for op in ("mean", "sum"):
+            state, given, came = method.init(n, dtype="float64"), np.zeros(n), np.zeros(n)
+            for step in range(60):
+                g = gradients(p, n, seed=step)[team.rank]
+                given += g
+                came += method.allreduce(team, g, state, op) * (p if op == "mean" else 1)
+                size = max(size, np.abs(state.residual).max()) if step < 20 else size
+            owed, total = np.array(team.comm.allgather((state.residual, given))).sum(axis=0)
+            np.testing.assert_allclose(came + owed, total, rtol=0, atol=1e-4 * p)
+            # (Of a node with more ranks than others, one may have no residual.)
+            assert 0 <= np.abs(state.residual).max() <= 3 * size and np.abs(owed).max() > 0
+        # A block of zeros stays zero; one with NaN is NaN, and nothing of it is left.
+        x = np.ones(384, "float32")
+        x[:128], x[200] = 0, np.nan if team.rank == p - 1 else 1
+        state = method.init(384)
+        method.allreduce(team, x, state)
+        np.testing.assert_array_equal(x[:128], 0)
+        (bad,) = np.isnan(x).nonzero()
+        ends = [0] if team.single_node else team.lanes.edges(384)
+        first = max(end for end in ends if end <= 200) or 128  # a lane begins with a new block
+        np.testing.assert_array_equal(bad, np.arange(first, first + 128))
+        np.testing.assert_allclose(x[first + 128 :], 1, rtol=1e-6)
+        assert not np.isnan(state.residual).any()
+
+
+@pytest.mark.thorough(but=["1-node", "4-two nodes"])
+@surroundings
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_quantised(on_ranks, ranks, env):
+    on_ranks(ranks, quantised, env=env)
+
+
 # PowerSGD
 
 
@@ -224,7 +294,9 @@ def saved():
 
     team = Team()
     layers, n = network()
-    for method in (compression.TopK(0.05), compression.PowerSGD(rank=2)):
+    for method in (
+        compression.TopK(0.05), compression.PowerSGD(rank=2), compression.Quantised(4)
+    ):  # fmt: skip
         states = [method.init(n, layers, "float64")]
         for step in range(6):
             if step == 3:

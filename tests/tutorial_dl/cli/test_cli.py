@@ -124,6 +124,9 @@ WRONG_ON_RANKS = [
     ("--strategy gradient_energy_matching --optimizer nesterov", 2, "sgd with momentum 0.9"),
     ("--strategy hogwild --ema 0.9", 2, "since it validates the weights that it trains"),
     ("--noise-scale --compression fp16", 2, "noise_scale compares gradients"),
+    ("--strategy downpour --every 2 --delay-compensation 1", 2, "needs every=1, got 2"),
+    ("--strategy gossip --outer-rate 0.2", 2, "peer_momentum must be below outer_rate"),
+    ("--strategy diloco_async --quorum 2", 2, "quorum 2 of 1 workers never comes"),
 ]
 WRONG_OF_A_COMMAND = [  # one that fails before training, one within, and one with lost workers
     ("--data my_file:raises", 2, "ZeroDivisionError: division by zero"),
@@ -247,6 +250,10 @@ def test_results_and_every_option(command, on_ranks, tmp_path):
     elastic = line("--strategy", "elastic_averaging", *words, optimizer="sgd")
     (elastic,) = train(elastic, ranks=2)
     assert own.items() <= elastic.items() and elastic["optimizer"] == "sgd"
+    rules = ("local_steps", "--compression", "int8"), ("gossip",), ("diloco_async", "--quorum", "1")
+    seldom = train(*(line("--strategy", *rule, "--inner-steps", "9") for rule in rules), ranks=2)
+    assert [one["strategy"] for one in seldom] == [rule[0] for rule in rules]
+    assert all(one["val_accuracy"] > 0.5 for one in seldom)
 
 
 @pytest.mark.thorough

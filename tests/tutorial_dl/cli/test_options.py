@@ -49,6 +49,9 @@ OTHERS = {
     "labels": "y", "validation": "0.3", "cache": "local", "ranks": 2,
     "masters": 2, "workers": 3, "devices": 4, "every": 5, "synchronous": True,
     "staleness_aware": True, "lower_momentum": True, "momentum": 0.0, "moving_rate": 0.5,
+    "discard": 3, "delay_compensation": 0.5, "inner_steps": 7, "outer_rate": 0.5,
+    "outer_optimizer": "adam", "peer_momentum": 0.25, "outer_momentum": 0.8, "quorum": 2,
+    "grace": 0.5,
     "kappa": 2.0, "upward": "6", "sync_batch_norm": True, "class_weight": "0=2", "log": "l.csv",
     "pipeline": 2, "micro_batches": 6, "pipeline_schedule": "zb_h1", "chunks": 2, "cut_at": "a,b",
     "recompute": True, "tensor": 2, "tensor_rules": "a=rows", "shard": 0, "context": 2,
@@ -248,7 +251,7 @@ def test_defaults_and_ranges_are_those_of_the_rules():
     for name, rule in STRATEGY_OPTIONS.items():
         kind = getattr(strategies, strategies.NAMES[name])
         arguments = {n: a.default for n, a in inspect.signature(kind).parameters.items()}
-        for one in rule.taken() & arguments.keys() - {"momentum"}:
+        for one in rule.taken() & arguments.keys() & OPTIONS.keys() - {"momentum"}:
             assert OPTIONS[one].default == arguments[one], f"{name}: {one}"
         if "momentum" in rule.takes:
             words = f"{name.removeprefix('gradient_').replace('_', ' ')} (default: "
@@ -404,6 +407,8 @@ def test_every_component_has_its_table():
         ({"strategy": "downpour"}, 4, 4),
         ({"strategy": "downpour", "devices": 2}, 5, 5),
         ({"masters": 0, "workers": 2}, 2, None),
+        ({"strategy": "local_steps", "workers": 2, "devices": 3}, 6, None),
+        ({"strategy": "gossip", "devices": 2}, 6, 6),
     ],
 )
 def test_ranks_are_kept_where_they_do_not_follow(options, ranks, kept):

@@ -139,7 +139,10 @@ def test_sentences_are_computed_from_the_rows():
 
 # The rehearsal --------------------------------------------------------------------------------
 
-RULES = ("synchronous", "downpour", "elastic_averaging", "gradient_energy_matching", "hogwild")
+RULES = (
+    "synchronous", "downpour", "elastic_averaging", "gradient_energy_matching", "hogwild",
+    "local_steps", "gossip", "diloco_async",
+)  # fmt: skip
 
 
 def rehearsed():

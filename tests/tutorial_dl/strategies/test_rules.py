@@ -16,6 +16,7 @@ from tutorial_dl import optimizers, strategies
 from tutorial_dl.config import check_strategy
 from tutorial_dl.layout import Layout
 from tutorial_dl.strategies import (
+    DilocoAsync,
     Downpour,
     ElasticAveraging,
     GradientEnergyMatching,
@@ -222,6 +223,85 @@ def test_asynchronous_downpour_with_an_optimizer_of_the_master():
     np.testing.assert_allclose(run.center, x, atol=1e-12)
 
 
+def test_ringmaster():
+    """arXiv 2501.16168: a gradient of delay R or more is ignored, and is no update.
+
+    Its worker goes on from the present weights. Worker 0 is slow, so its gradients are old.
+    """
+    eta, order = 0.3, [1, 2, 1, 0, 2, 1, 2, 1, 2, 1, 0, 1, 0, 0, 2]
+    for bound in (1, 2, 3, 100):
+        x, k, points, ages = X0.copy(), 0, [(X0.copy(), 0)] * 3, []
+        run = scripted(Downpour(discard=bound), 3, SGD(eta))
+        for i in order:
+            own, began = points[i]
+            ages.append(k - began)
+            if ages[-1] < bound:
+                x, k = x - eta * gradient(i)(own), k + 1
+            points[i] = x.copy(), k
+            run.turn(i)
+            np.testing.assert_allclose(run.center, x, atol=1e-12)
+            np.testing.assert_allclose(run.worker(i), x, atol=1e-12)
+        assert run.staleness == ages and run.master.version == k
+        assert (k < len(order)) == (bound < 100)
+
+
+def test_delay_compensation():
+    """Algorithm 2 of arXiv 1609.08326, DC-ASGD-c: w <- w - eta (g + lambda g g (w - w_bak))."""
+    eta, factor = 0.05, 0.6
+    w, backup = X0.copy(), [X0.copy()] * 3
+    run = scripted(Downpour(delay_compensation=factor), 3, SGD(eta))
+    for i in order_of(3, 60):
+        g = gradient(i)(backup[i])
+        w = w - eta * (g + factor * g * g * (w - backup[i]))
+        backup[i] = w.copy()
+        run.turn(i)
+        np.testing.assert_allclose(run.center, w, atol=1e-12)
+    # On x^4/4, whose gradient is x^3, the gradient at 2 is made one at 1.9, to first order.
+    run = Scripted(Downpour(delay_compensation=0.1875), lambda x: x**3, [2.0], 2, SGD(0.0125))
+    run.turns([0, 1])  # 2 -> 1.9; then with 8 - .1875 64 .1 = 6.8, which is 8 - 3 x^2 .1
+    assert run.center[0] == pytest.approx(1.9 - 0.0125 * 6.8, abs=1e-12)
+
+
+def test_delayed_nesterov():
+    """The pseudo-code of arXiv 2401.09135 with c = 0: momentum at each N-th update only."""
+    steps, eta, epsilon, beta, n = 3, 0.05, 0.7, 0.9, 3
+    theta, m, delta, t = X0.copy(), np.zeros(5), np.zeros(5), 0
+    pulled, own, clock = [X0.copy()] * n, [X0.copy()] * n, [0] * n
+    run = scripted(DilocoAsync(steps, epsilon, beta), n, SGD(eta))
+    for i in order_of(n, 120):
+        own[i], clock[i] = own[i] - eta * gradient(i)(own[i]), clock[i] + 1
+        if clock[i] % steps == 0:
+            g = pulled[i] - own[i]
+            delta = delta + g
+            if (t + 1) % n == 0:
+                m = beta * m + delta / n
+                theta, delta = theta - epsilon * (beta * m + g / n), np.zeros(5)
+            else:
+                theta = theta - epsilon * g / n
+            t += 1
+            pulled[i] = own[i] = theta
+        run.turn(i)
+        np.testing.assert_allclose(run.center, theta, atol=1e-12)
+        np.testing.assert_allclose(run.worker(i), own[i], atol=1e-12)
+    assert t > 30
+
+
+def test_a_round_of_a_quorum():
+    """Algorithm 1 of arXiv 2311.08105, each difference with its share of the samples."""
+    rule, center, b = DilocoAsync(1, 0.7, 0.9, quorum=1), X0.copy(), np.zeros(5)
+    expected = X0.copy()
+    rule.begin_master(center)
+    generator = np.random.default_rng(2)
+    for weights in ([0.5, 0.25, 0.25], [1.0], [0.9, 0.1], [0.0, 1.0]):
+        sent = list(generator.normal(size=(len(weights), 5)))
+        answers = [np.empty(5) for _ in sent]
+        d = sum(weight * one for weight, one in zip(weights, sent, strict=True))
+        b = 0.9 * b + d
+        expected = expected - 0.7 * (d + 0.9 * b)  # torch.optim.SGD(nesterov=True)
+        rule.serve_all(center, sent, answers, weights)
+        np.testing.assert_allclose([center, *answers], [expected] * (1 + len(sent)), atol=1e-12)
+
+
 # Stability
 
 
@@ -272,6 +352,11 @@ DIFFERENT = [
     (Downpour(), Downpour(every=2)),
     (Downpour(), Downpour(staleness_aware=True)),
     (Downpour(), Downpour(lower_momentum=True)),
+    (Downpour(), Downpour(discard=1)),
+    (Downpour(), Downpour(delay_compensation=0.5)),
+    (DilocoAsync(1), DilocoAsync(2)),
+    (DilocoAsync(1), DilocoAsync(1, outer_rate=0.5)),
+    (DilocoAsync(1), DilocoAsync(1, outer_momentum=0.5)),
     (ElasticAveraging(), ElasticAveraging(moving_rate=0.5)),
     (ElasticAveraging(), ElasticAveraging(every=2)),
     (ElasticAveraging(), ElasticAveraging(momentum=0.5)),
@@ -301,6 +386,18 @@ IMPOSSIBLE = [
     (lambda: Downpour(every=0), "every must be at least 1, got 0"),
     (lambda: Downpour(synchronous=True, staleness_aware=True), "nothing is stale"),
     (lambda: Downpour(synchronous=True, lower_momentum=True), "nothing is stale"),
+    (lambda: Downpour(synchronous=True, discard=2), "discard excludes .* nothing is stale"),
+    (lambda: Downpour(synchronous=True, delay_compensation=2), "delay_comp.* nothing is stale"),
+    (lambda: Downpour(discard=0), "discard must be at least 1, got 0"),
+    (lambda: Downpour(delay_compensation=0), "delay_compensation must be above 0, got 0"),
+    (lambda: Downpour(2, delay_compensation=1), "delay_compensation needs every=1, got 2"),
+    (lambda: DilocoAsync(0), "inner_steps must be at least 1, got 0"),
+    (lambda: DilocoAsync(quorum=0), "quorum must be at least 1, got 0"),
+    (lambda: DilocoAsync(grace=-1), "grace must be at least 0, got -1"),
+    (lambda: DilocoAsync(outer_momentum=1), "outer_momentum must be at least 0 and below 1"),
+    (lambda: DilocoAsync(synchronous=True), "no synchronous form: use strategy 'local_steps'"),
+    (lambda: DilocoAsync(quorum=3).check_layout(Layout(workers=2)), "quorum 3 of 2 workers never"),
+    (lambda: DilocoAsync(quorum=1).check_layout(Layout(masters=2)), "needs one master, got 2"),
     (lambda: Downpour(upward=0), "upward must be at least 1, or 'auto', got 0"),
     (lambda: Downpour(upward="often"), "upward must be .*, got 'often'"),
     (lambda: ElasticAveraging(moving_rate=0), "moving_rate must be above 0 and below 2, got 0"),
@@ -372,8 +469,10 @@ def test_a_rule_of_ones_own():
 ALONE = """
 import sys
 from tutorial_dl.layout import Layout
-from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching, Scripted
-for rule in (Downpour(), ElasticAveraging(), GradientEnergyMatching()):
+from tutorial_dl.strategies import (
+    DilocoAsync, Downpour, ElasticAveraging, GradientEnergyMatching, Scripted
+)
+for rule in (Downpour(), ElasticAveraging(), GradientEnergyMatching(), DilocoAsync()):
     Scripted(rule, lambda x: x, [1.0], 2, "sgd").turns([0, 1])
 assert "mpi4py.MPI" not in sys.modules
 """

@@ -124,6 +124,9 @@ def each_strategy(epochs, **its):
         row = trainer.history.last
         assert "val_generator_loss" in row and np.isfinite(row["val_discriminator_loss"])
         assert row["distance"] < 1.5 and row["spread"] > 0  # rank 0 of a master tells all ranks
+    if not its:
+        with pytest.raises(ValueError, match="'local steps' trains one model, and a GAN is two"):
+            trainer_of("local_steps", team)
 
 
 def test_every_strategy_trains_a_game(on_ranks):

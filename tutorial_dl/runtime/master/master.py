@@ -57,7 +57,10 @@ class Master:
         self.n = self.weights.size
         self.open = list(star.leaves)  # leaves that take part
         self.waiting: list[int] = []  # leaves that wait for an order
-        self.round: dict[int, Report] = {}  # synchronous rules: requests so far
+        self.round: dict[int, Report] = {}  # synchronous rules, or a quorum: requests so far
+        self._closes = math.inf  # when the round's grace window is over
+        self.missed: set[int] = set()  # leaves whose task the last round did not wait for
+        self.replaced: set[int] = set()  # those whose task others have got
         self.serving = False  # in the middle of an update, when weights are inconsistent
         self.validations: list[Validation] = []
         self.sums: dict[int, dict[str, float]] = {}  # epoch -> sums for the history
@@ -89,8 +92,18 @@ class Master:
         self.tasks.begin()
 
     def round_is_complete(self) -> bool:
-        """Synchronous rules: whether the vectors of all participants have arrived."""
-        return bool(self.round) and self.tasks.given.keys() <= self.round.keys()
+        """Whether the vectors of all participants have arrived; or those of a quorum, and its
+        grace window is over.
+        """
+        quorum, now = self.rule.quorum, time.monotonic()
+        if quorum:
+            self.hand_out()  # who waits then has nothing to do, and so has come, too
+        if quorum is None or len(self.round) + len(self.waiting) < quorum or not self.round:
+            self._closes = math.inf
+        elif self._closes == math.inf:
+            self._closes = now + self.rule.grace
+        everyone = not self.busy if quorum else self.tasks.given.keys() <= self.round.keys()
+        return bool(self.round) and (everyone or now >= self._closes)
 
     @property
     def over(self) -> bool:
@@ -101,6 +114,12 @@ class Master:
         if self.final is not None:
             return Answer(Order.DONE)
         task = self.tasks.next(leaf)
+        if task is None and self.missed and not self.tasks.stopped:
+            late = self.missed.pop()  # nobody waits for it: others do its task, too
+            self.replaced.add(late)
+            self.tasks.lose(late)
+            self.tasks.give_back(late)
+            task = self.tasks.next(leaf)
         return None if task is None else Answer(Order.TRAIN, about=task)
 
     # The loop
@@ -109,7 +128,7 @@ class Master:
         looked = -math.inf
         self.hand_out()  # leaves may wait for what has come about since the last request
         while not finished():
-            leaf = self.star.next(LOOK)
+            leaf = self.star.next(max(0.0, min(LOOK, self._closes - time.monotonic())))
             now = time.monotonic()
             self._forgive(now)
             if leaf is not None:
@@ -163,9 +182,16 @@ class Master:
         if order is not None:
             took = time.monotonic() - since
             self.longest[order] = max(self.longest.get(order, 0.0), took)
+        self.missed.discard(leaf)
         if kind == Kind.EVALUATED:
             self.measured(leaf, record)
-        elif kind == Kind.PUSH and self.rule.synchronous:
+        elif leaf in self.replaced:
+            self.replaced.remove(leaf)
+            self.tasks.workers.append(leaf)
+            if self.star.wanted(leaf):
+                self.center.pull(leaf, self.star.answer_vector(leaf)[: self.n])
+            record = record._replace(steps=0)
+        elif kind == Kind.PUSH and (self.rule.synchronous or self.rule.quorum):
             self.round[leaf] = record
             return
         elif kind == Kind.PUSH:
@@ -204,7 +230,7 @@ class Master:
         return self.center.push(leaf, self.star.sent(leaf)[: self.n], answer, self.relayed)
 
     def serve_round(self) -> None:
-        """Synchronous rules: apply the vectors of a complete round."""
+        """Apply the vectors of a complete round."""
         leaves = sorted(self.round)
         sent = [self.star.sent(leaf)[: self.n] for leaf in leaves]
         answers = [self.star.answer_vector(leaf)[: self.n] for leaf in leaves]
@@ -214,12 +240,17 @@ class Master:
             self._keep_state(leaf, self.round[leaf].samples)
         weights = [s / sum(samples) if sum(samples) else 0.0 for s in samples]
         with span("serve"):
-            self.center.push_all(leaves, sent, answers, weights, self.relayed)
+            ages = self.center.push_all(leaves, sent, answers, weights, self.relayed)
         done = [self._count(leaf, self.round[leaf]) for leaf in leaves if self.round[leaf].steps]
         self.waiting += [leaf for leaf in leaves if leaf in self.open]  # others were lost meanwhile
         self.round.clear()
+        self._closes = math.inf
         self.serving = False
         steps = max((one.steps for one in done), default=0)  # a whole round is one step
+        if self.rule.quorum:  # of batches that are not shared
+            self.missed = set(self.tasks.given)
+            self.staleness.update(ages)
+            steps = sum(one.steps for one in done)
         self.stepped(int(steps), sum(one.samples for one in done), sum(one.loss for one in done))
 
     def hand_out(self) -> None:

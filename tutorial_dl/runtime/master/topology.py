@@ -8,13 +8,8 @@ from numba_kernels.star.star import Star
 from numba_kernels.team.team import Team
 
 from ...layout import Layout, hub_ranks
+from ...layout.layout import nodes_of
 from .tasks import AsynchronousTasks, SynchronousTasks, Tasks, TasksOfGroups
-
-
-def nodes_of(team) -> list[int]:
-    """The number of each rank's node."""
-    numbers = {rank: number for number, ranks in enumerate(team.nodes) for rank in ranks}
-    return [numbers[rank] for rank in range(team.size)]
 
 
 def computing_team(team, layout: Layout) -> Team:
