@@ -31,18 +31,18 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-    "numba_kernels": 14400,
+    "numba_kernels": 14410,
     "course": 7560,
     "model_parallel": 5820,
     "cluster": 5700,
-    "replica": 6290,
-    "tuning": 4850,
-    "runtime": 3660,
+    "replica": 6300,
+    "tuning": 4920,
+    "runtime": 3670,
     "data": 3360,
     "training": 3400,
     "interop horovod layers": 2960,
     "cli config options": 3600,
-    "strategies": 1810,
+    "strategies": 1820,
     "layout": 1100,
     "models checkpoint quality (files)": 2650,
 }
