@@ -60,12 +60,12 @@ class Adafactor(OfMatrices):
         for part, axis in zip(parts, (-1, -2) if len(parts) > 1 else (None,), strict=True):
             part *= b
             part += (1 - b) * (squares if axis is None else squares.mean(axis=axis))
-        if len(parts) > 1:
+        if len(parts) > 1:  # one after the other: where both are e1, float32 rounds V to 0
             rows, columns = parts
-            v = (rows / rows.mean(axis=-1, keepdims=True))[..., None] * columns[..., None, :]
+            u = g / np.sqrt(rows / rows.mean(axis=-1, keepdims=True))[..., None]
+            u /= np.sqrt(columns)[..., None, :]
         else:
-            v = parts[0]
-        u = g / np.sqrt(v)
+            u = g / np.sqrt(parts[0])
         rho = min(self.learning_rate, 1 / sqrt(step)) * max(self.epsilon_2, rms(w))
         w -= rho / max(1.0, rms(u) / self.clip_threshold) * u
 

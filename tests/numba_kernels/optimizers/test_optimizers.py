@@ -8,7 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rules import LAYERS, OFFSETS, RULES, SEGMENTS, SHAPES, N, edges_of, matrices, problem
+from rules import (
+    LAYERS,
+    OFFSETS,
+    RULES,
+    SEGMENTS,
+    SHAPES,
+    Array,
+    N,
+    edges_of,
+    matrices,
+    problem,
+)
 
 from numba_kernels import optimizers
 from numba_kernels.jit import denormals
@@ -315,6 +326,17 @@ def test_an_average_leaves_its_rule_alone(name):
         mean = keep * mean + (1 - keep) * alone
         assert (both == alone).all()
         np.testing.assert_allclose(states[1].slots[-1], mean, rtol=1e-13, atol=1e-15)
+
+
+def test_adafactor_where_no_gradient_comes():
+    """As of a pixel that is always 0, to a unit that is: V of the two is 1e-56, 0 in float32."""
+    gradient = np.full((3, 4), 0.01, np.float32)
+    gradient[0], gradient[:, 0] = 0, 0
+    w, rule = np.ones(12, np.float32), Adafactor(0.1)
+    rule.update(w, gradient.ravel(), rule.init(12, segments=[Array("a", 0, (3, 4))]))
+    # By hand: V = (3/4 g^2)(2/3 g^2) / (1/2 g^2) = g^2, so U is 1; and rho max(e2, rms) is 0.1
+    expected = np.where(gradient, 0.9, 1.0).ravel()
+    np.testing.assert_allclose(w, expected, rtol=1e-6)
 
 
 @every_rule
