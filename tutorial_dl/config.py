@@ -494,6 +494,12 @@ class RunConfig:
                 if name in given and owner not in given:
                     flags = OPTIONS[name].flag, OPTIONS[owner].flag
                     raise ValueError("{} has no effect without {}".format(*flags))
+        rule, scheduled = self.optimizer.optimizer or "", given & {"schedule", "warm_up"}
+        if rule.startswith("schedule_free") and scheduled:
+            raise ValueError(
+                f"--optimizer {rule} averages in place of a schedule, and knows no other rate: leave "
+                f"{' and '.join(OPTIONS[name].flag for name in sorted(scheduled))} out"
+            )
         if self.schedule.batch_rule == "noise":
             if given & {"schedule", "warm_up", "base_batch_size"}:
                 raise ValueError(

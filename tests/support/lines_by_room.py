@@ -41,7 +41,7 @@ ABOVE = {  # the most lines that these may have until they are within their budg
     "data": 3360,
     "training": 3410,
     "interop horovod layers": 2960,
-    "cli config options": 3650,
+    "cli config options": 3660,
     "strategies": 2340,
     "layout": 1100,
     "models checkpoint quality (files)": 2650,

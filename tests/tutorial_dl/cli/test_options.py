@@ -269,6 +269,11 @@ def test_defaults_and_ranges_are_those_of_the_rules():
         ({"ranks": 3, "tensor": 2}, "-n 3 can't be divided into tensor groups of 2"),
         ({"ranks": 6, "tensor": 2, "pipeline": 2}, "2 stages of tensor groups of 2"),
         ({"monitor": "val_loss"}, "--monitor has no effect without --patience or --save-best"),
+        (
+            {"optimizer": "schedule_free_sgd", "schedule": "cosine", "warm_up": 1.0},
+            "averages in place of a schedule, and knows no other rate: leave --schedule and --warm",
+        ),
+        ({"batch_rule": "noise", "warm_up": 1.0}, "grows the batch at a constant learning rate"),
         ({"monitor": "val_x", "patience": 1}, "say what is better, val_x:max or val_x:min"),
         ({"monitor": "loss_auc_x", "patience": 1}, "loss_auc_x:max or loss_auc_x:min"),
         (
