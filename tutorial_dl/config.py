@@ -197,7 +197,8 @@ class LocalStepsConfig(LocalConfig):
     takes = ("layout",)
     strategy: str = "local_steps"
     outer_optimizer: str = option(
-        "Optimizer of the common weights.", "nesterov", choices=OPTIMIZER_NAMES)
+        "Optimizer of the common weights.", "nesterov",
+        choices=tuple(name for name in OPTIMIZER_NAMES if not name.startswith("schedule_free")))
     compression: str | None = option("As for synchronous.", choices=COMPRESSION_NAMES)
 
 
@@ -497,8 +498,8 @@ class RunConfig:
         rule, scheduled = self.optimizer.optimizer or "", given & {"schedule", "warm_up"}
         if rule.startswith("schedule_free") and scheduled:
             raise ValueError(
-                f"--optimizer {rule} averages in place of a schedule, and knows no other rate: leave "
-                f"{' and '.join(OPTIONS[name].flag for name in sorted(scheduled))} out"
+                f"--optimizer {rule} averages in place of a schedule, and knows no other rate: "
+                f"leave {' and '.join(OPTIONS[name].flag for name in sorted(scheduled))} out"
             )
         if self.schedule.batch_rule == "noise":
             if given & {"schedule", "warm_up", "base_batch_size"}:

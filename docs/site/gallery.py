@@ -28,8 +28,8 @@ PARTS = {
     "Search": (
         "what_descent_cannot_learn", "evolution_and_bayes", "cross_validation", "all_together",
     ),
-    "Rules of today": ("matrices_as_matrices", "seldom_talking"),
     "Jobs, data and memory": ("batch_job", "data_at_scale", "memory"),
+    "Rules of today": ("matrices_as_matrices", "seldom_talking"),
 }  # fmt: skip
 # The cell whose figure stands for the notebook.
 FIGURES = {

@@ -60,6 +60,11 @@ class LocalSteps(OneModel):
             raise ValueError(f"{self.name} has no master: use Layout(masters=0, ...)")
         self.inner_steps, self.layout = inner_steps, layout
         self.outer = get(outer_optimizer, outer_rate)
+        if self.outer.shows:
+            raise ValueError(
+                f"outer optimizer {self.outer.in_words} shows other weights than it trains, but "
+                "the common weights are validated: choose another one"
+            )
         self.compression = None if compression is None else methods.get(compression)
         super().__init__(team)
 

@@ -101,7 +101,7 @@ def test_what_is_measured(on_ranks, tmp_path, monkeypatch, capsys):
             "digits-gan --seeds 1",
             "in a copy of the repository: python -m benchmarks digits-gan",
         ),
-        (1.0, "--seeds 1", "bench measures networks, and takes no --seeds"),
+        (1.0, "--seeds 1", "bench measures networks or time-to-accuracy, and takes no --seeds"),
     ],
 )
 def test_refused(seconds, words, said):

@@ -247,6 +247,10 @@ def test_what_is_refused(folder):
     for make, words in (
         (lambda: LocalSteps(team, 0), "inner_steps must be at least 1, got 0"),
         (lambda: LocalSteps(team, outer_optimizer="sdg"), "unknown optimizer 'sdg'; choose one of"),
+        (
+            lambda: LocalSteps(team, outer_optimizer="schedule_free_sgd"),
+            "shows other weights than it trains",
+        ),
         (lambda: LocalSteps(team, compression="zip"), "unknown compression 'zip'; choose one of"),
         (lambda: LocalSteps(team, layout=Layout(workers=2)), "local steps has no master: use"),
         (lambda: LocalSteps(team, layout=Layout(masters=0, workers=3)), "2 ranks, but masters 0"),
