@@ -128,7 +128,7 @@ HINTS = [
     ("29.fit", (6, 8), "would hold 42.0 GB"),
     ("29.fit", (8, 8), "ranks = 8 is enough, but so would be fewer"),
     ("29.fit", (7, 7), "activations take 30 GB"),
-    ("29.fit", (7, 9), "k = 9 micro-batches fit, but so would fewer"),
+    ("29.fit", (7, 9), "m = 9 micro-batches fit, but so would fewer"),
     ("29.accumulate", lambda gradient, x, k: np.mean(
         [gradient(part) for part in np.array_split(x, k)], axis=0), "mean of means"),
     ("29.accumulate", lambda gradient, x, k: sum(

@@ -23,9 +23,9 @@ def fit(answer) -> str:
         raise NotYet(f"ranks = {ranks} is enough, but so would be fewer")
     activations = [-(-SEQUENCES // n) * EACH for n in (k, max(1, k - 1))]
     if activations[0] > LEFT:
-        raise NotYet(f"k = {k}: a micro-batch's activations take {activations[0]} GB, not {LEFT}")
+        raise NotYet(f"m = {k}: a micro-batch's activations take {activations[0]} GB, not {LEFT}")
     if activations[1] <= LEFT:
-        raise NotYet(f"k = {k} micro-batches fit, but so would fewer")
+        raise NotYet(f"m = {k} micro-batches fit, but so would fewer")
     return f"{needs[0]:.0f} GB, and {activations[0]} GB of activations"
 
 
@@ -45,7 +45,7 @@ def accumulate(answer) -> str:
             "this is the mean of means": np.mean(means, axis=0),
             "this is the sum of the micro-batches' means": np.sum(means, axis=0),
         }
-        close(found, x.mean(axis=0), f"the gradient of {s} samples, k = {k}", hints)
+        close(found, x.mean(axis=0), f"the gradient of {s} samples, m = {k}", hints)
         if sorted(sizes) != sorted(map(len, cut)):
-            raise NotYet(f"{s} samples, k = {k}: your micro-batches have {sizes} samples")
+            raise NotYet(f"{s} samples, m = {k}: your micro-batches have {sizes} samples")
     return "each micro-batch counts by its samples"

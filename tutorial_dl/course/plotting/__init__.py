@@ -34,7 +34,7 @@ FIGURES = {
         "unseen",
     ],
     "pipelines": ["compared_schedules", "schedule_so_far"],
-    "predictions": ["compared"],
+    "predictions": ["compared", "guessed"],
     "rules": [
         "commits", "delay_map", "kept_pace", "periods", "random_order", "shares_of_pi", "springs",
         "staleness_histogram",

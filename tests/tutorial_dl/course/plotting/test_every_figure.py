@@ -51,6 +51,7 @@ FIGURES = {
     "share_statistics": lambda: p.share_statistics([2, 4], [ONES] * 3, [ONES] * 3),
     "stable_rates": lambda: p.stable_rates([1, 2], [[1, 2]], {}),
     "compared": lambda: p.compared([1, 2], ONES, ONES, title="a", xlabel="x", ylabel="y"),
+    "guessed": lambda: p.guessed(p.regrets({"a": (ONES, ONES)}), {1: 2.0, 3: ...}),
     "descent_film": lambda: p.descent_film(LOSS, RUNS, frames=2),
     "error_factors": lambda: p.error_factors(X, X, np.square, bound=0.8),
     "fit_errors": lambda: p.fit_errors([1, 2], ONES, ONES, (ONES, ONES), 0.1),
