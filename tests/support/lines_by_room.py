@@ -32,7 +32,7 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
     "numba_kernels": 14600,
-    "course": 7700,
+    "course": 7710,
     "model_parallel": 5820,
     "cluster": 5700,
     "replica": 6300,
@@ -42,7 +42,7 @@ ABOVE = {  # the most lines that these may have until they are within their budg
     "training": 3410,
     "interop horovod layers": 2960,
     "cli config options": 3660,
-    "strategies": 2340,
+    "strategies": 2350,
     "layout": 1100,
     "models checkpoint quality (files)": 2650,
 }
