@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import gan_quality, gan_strategies, seldom_talk, stragglers, torch_peers, two_nodes
+from benchmarks import (
+    gan_quality,
+    gan_strategies,
+    population,
+    seldom_talk,
+    stragglers,
+    torch_peers,
+    two_nodes,
+)
 from numba_kernels import launch
 from numba_kernels.bench import exits_on_sigterm, facts, one_run
 from numba_kernels.bench.rows import merge, table
@@ -190,6 +198,16 @@ def chaos(ranks: Ranks = 7, seeds: Seeds = 1, epochs: Epochs = 120, json: File =
     path = check_seconds_and_file(SECONDS, json)
     launch.check_ranks(ranks)
     finish(stragglers.chaos(ranks, epochs, seeds), path, json, seldom_talk.table_of)
+
+
+@app.command("population")
+def of_populations(
+    models: Annotated[str, typer.Option(help="cnn, gpt or both, with a comma.")] = "cnn,gpt",
+    seeds: Seeds = 5, json: File = None,
+) -> None:  # fmt: skip
+    """Population based training against random search, at an equal budget."""
+    path = check_seconds_and_file(SECONDS, json)
+    finish(population.compare(seeds, models.split(",")), path, json, population.table_of)
 
 
 def main() -> None:
