@@ -64,6 +64,9 @@ class Gossip(LocalSteps):
         layout = self.layout or Layout(masters=0, workers=self.team.size)
         # The ranks that have the same number in their groups, this one included
         self.peers = layout.along("worker", self.team.rank, nodes_of(self.team))
+        # Also a rank that has no peer at first loads the kernels of an exchange now
+        team, x, d = self.team, replica.parameters[:1], replica.gradient[:1]
+        begin(team, x, (team.rank + 1) % team.size, d, (team.rank - 1) % team.size).wait()
 
     def _begin(self) -> None:
         super()._begin()
