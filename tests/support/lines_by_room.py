@@ -42,7 +42,7 @@ ABOVE = {  # the most lines that these may have until they are within their budg
     "training": 3360,
     "interop horovod layers": 2960,
     "cli config options": 3620,
-    "strategies": 2270,
+    "strategies": 2280,
     "layout": 1100,
     "models checkpoint quality (files)": 2640,
 }
