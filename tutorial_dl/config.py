@@ -253,7 +253,7 @@ class GradientEnergyMatchingConfig(WithMaster):
 class DilocoAsyncConfig(LocalConfig, WithMaster):
     strategy: str = "diloco_async"
     outer_momentum: float = option(
-        "Momentum of the common weights.", 0.9, least=0.0, below=1.0)
+        "Momentum of the common weights.", 0.5, least=0.0, below=1.0)
     quorum: int | None = option(
         "Workers that make a round; default: no rounds, each worker is served at once.", least=1,
         metavar="WORKERS")

@@ -36,7 +36,7 @@ class DilocoAsync(Rule):
     Args:
         inner_steps: H, at least 1: steps per exchange
         outer_rate: eta, above 0
-        outer_momentum: beta, from 0 to below 1
+        outer_momentum: beta, from 0 to below 1; stale updates need less than DiLoCo's 0.9
         quorum: workers that make a round, at least 1; None: no rounds, delayed Nesterov
         grace: seconds that a round waits for others once it has its quorum, at least 0
         upward, team, layout: see Rule
@@ -56,7 +56,7 @@ class DilocoAsync(Rule):
         self,
         inner_steps: int = 50,
         outer_rate: float = 0.7,
-        outer_momentum: float = 0.9,
+        outer_momentum: float = 0.5,
         quorum: int | None = None,
         grace: float = 1.0,
         **where,

@@ -356,7 +356,7 @@ DIFFERENT = [
     (Downpour(), Downpour(delay_compensation=0.5)),
     (DilocoAsync(1), DilocoAsync(2)),
     (DilocoAsync(1), DilocoAsync(1, outer_rate=0.5)),
-    (DilocoAsync(1), DilocoAsync(1, outer_momentum=0.5)),
+    (DilocoAsync(1), DilocoAsync(1, outer_momentum=0.9)),
     (ElasticAveraging(), ElasticAveraging(moving_rate=0.5)),
     (ElasticAveraging(), ElasticAveraging(every=2)),
     (ElasticAveraging(), ElasticAveraging(momentum=0.5)),

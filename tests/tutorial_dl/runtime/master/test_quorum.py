@@ -62,7 +62,7 @@ def test_when_all_come_in_time_it_is_diloco():
     options = dict(learning_rate=0.5, progress=False, shuffle=False)
     # An epoch is a round here: a worker's column is one batch, half of the samples.
     for strategy, size in (
-        (DilocoAsync(1, quorum=2, grace=600.0, team=team), 80),
+        (DilocoAsync(1, 0.7, 0.9, quorum=2, grace=600.0, team=team), 80),
         (LocalSteps(team.split(int(team.rank < 2)), 1), 160),
     ):
         if strategy.team.size == 1:  # the rank that is left over
