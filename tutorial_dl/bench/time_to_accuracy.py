@@ -6,8 +6,9 @@ Each task is a model, data, and a figure to reach. Each entry is what `train` ma
 tuned for the task: the learning rate and batch size that reached it in the shortest time, of at
 least three of each on seeds that are not measured here. Entries take turns, seed by seed, so that
 what else the machine does falls on all of them. Seconds are those of the history: training alone,
-without validation, and without the first gradient, which is traced before. Entries that lose stay
-in the table.
+without validation, and without the first gradient, which is traced before (by TensorFlow's graph,
+since to compile each network by XLA, too, would take most of the time). Entries that lose stay in
+the table.
 """
 
 from __future__ import annotations
@@ -108,11 +109,12 @@ def rows_of(name: str, task: Task, seeds) -> list[dict]:
 def one_training(task: Task, options: Mapping, dataset, seed: int, team) -> tuple:
     """(Epochs, seconds) until the target is reached; (None, None) if it is not. Collective."""
     from ..config import RunConfig
+    from ..models import KERAS
     from ..training.setup import prepare
 
     config = RunConfig.of(
         model=task.model, data=task.data, target=task.target, epochs=task.epochs, seed=seed,
-        quiet=True, **options,
+        quiet=True, compile="graph" if task.model in KERAS else "auto", **options,
     )  # fmt: skip
     config.check()
     trainer = prepare(config, team, None, dataset)
