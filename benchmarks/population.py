@@ -44,7 +44,10 @@ def compare(seeds: int, models: list[str]) -> dict:
     for model in models:
         for seed in range(seeds):
             row = {"model": model, "seed": seed}
-            for name, more in (("random", []), ("population", ["--population", str(EVERY)])):
+            for name, more in (
+                ("random", ["--trials", str(GROUPS)]),
+                ("population", ["--population", str(EVERY)]),
+            ):
                 row[name], row[f"{name} used"] = search(model, seed, more)
             rows.append(row)
             print(*row.values(), file=sys.stderr, flush=True)
@@ -57,7 +60,7 @@ def search(model: str, seed: int, more: list[str]) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         space, found = Path(folder, "space.toml"), Path(folder, "found.json")
         space.write_text(SPACE)
-        words = ["-n", GROUPS + 1, "--space", space, "--groups", GROUPS, "--trials", GROUPS]
+        words = ["-n", GROUPS + 1, "--space", space, "--groups", GROUPS]
         words += ["--sampler", "random", "--model", model, "--data", data, "--seed", seed]
         words += ["--epochs", epochs, "--json", found, *more]
         command = [sys.executable, "-m", "tutorial_dl", "tune", *map(str, words)]

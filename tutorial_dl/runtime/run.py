@@ -313,7 +313,7 @@ class Run:
         return row
 
     def critical_batch_sizes(self) -> dict[str, float]:
-        """Of each player that measures it (step/noise.py), since it was last asked."""
+        """The critical batch size (step/noise.py) of each player that measures it, by column."""
         label = "critical_batch_size"
         found = ((player, player.strategy.noise) for player in self.players)
         return {self.label(player, label): one.take() for player, one in found if one is not None}

@@ -148,6 +148,12 @@ class Search(SearchConfig):
             )
         if self.groups < 2:
             raise ValueError(f"--population needs --groups of at least 2, got {self.groups}")
+        for name in ("trials", "deadline"):
+            if getattr(self, name) != SEARCH[name].default:
+                raise ValueError(
+                    f"--{name} has no effect with --population, which trains each group once, to "
+                    "its end: leave it out"
+                )
 
     def study(self):
         from .study import Study

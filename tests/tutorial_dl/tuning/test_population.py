@@ -113,6 +113,8 @@ def test_a_member_copies_all_that_training_depends_on():
         ({"base": {"patience": 2}}, "leave --patience and --target out"),
         ({"folds": 2}, "leave --folds"),
         ({"groups": 1}, "--groups of at least 2, got 1"),
+        ({"trials": 8}, "--trials has no effect with --population"),
+        ({"deadline": 9.0}, "--deadline has no effect with --population"),
     ],
 )
 def test_what_does_not_fit(options, words):

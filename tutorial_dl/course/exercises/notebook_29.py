@@ -5,11 +5,8 @@ import numpy as np
 from . import NotYet, call, close, must_have, whole
 
 PARAMETERS, ROOM, DIVIDED, FIXED = 7, 41, 12, 4  # exercise 1: 10^9, GB, bytes per parameter
-SEQUENCES, EACH, LEFT = (
-    64,
-    3,
-    25,
-)  # per rank and update; GB of activations per sequence, and for all
+SEQUENCES = 64  # per rank and update
+EACH, LEFT = 3, 25  # GB of activations: of a sequence; that there is room for
 
 
 def fit(answer) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from numba_kernels import optimizers
-from numba_kernels.optimizers import Optimizer, State
+from numba_kernels.optimizers import Optimizer, State, muon
 from numba_kernels.shared.window import aligned
 from tutorial_dl.replica.base import CompiledOptimizer
 from tutorial_dl.tensorflow_chatter import quiet
@@ -47,7 +47,8 @@ KERNELS = {
 OTHERS = ("amsgrad", "clipnorm", "clipvalue", "gradient_accumulation_steps")
 # Settings of Muon's that are no arguments here; Keras before 3.12 has other ones
 CONSTANTS = {
-    "muon_a": 3.4445, "muon_b": -4.7750, "muon_c": 2.0315, "ns_steps": 5, "adam_lr_ratio": 1
+    "muon_a": muon.A, "muon_b": muon.B, "muon_c": muon.C, "ns_steps": muon.ROUNDS,
+    "adam_lr_ratio": 1,
 }  # fmt: skip
 
 

@@ -80,7 +80,7 @@ def test_lines_with_names(name):
         (lambda: compared({"a": [1, 2], "b": [3, 4]}), [[1, 2], [3, 4]]),
         (lambda: compared({"a": [1, 2], "b": [3, 4]}, {"b": [5, 6], "a": [7, 8]}),
          [[1, 2], [7, 8], [3, 4], [5, 6]]),
-        # Of a guess, what is still to be guessed is left out.
+        # What has not been guessed yet is left out.
         (lambda: compared([1, 2], None, {2: 4.0, 1: ...}), [[1, 2], [4]]),
         (lambda: p.guessed(compared([1, 2]), {1: 5.0, 2: None}), [[1, 2], [5]]),
         (lambda: compared([1, 2], None, {1: ..., 2: None}), [[1, 2]]),
