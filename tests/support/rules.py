@@ -107,3 +107,14 @@ def edges_of(rule, n: int, ranks: int, segments) -> list[int]:
     if rule.whole:
         return rule.edges(n, ranks, segments).tolist()
     return [n * i // ranks for i in range(ranks + 1)]
+
+
+def ours(rule, w, gradients, dtype=np.float64):
+    """The weights that a rule ends with: those that it shows."""
+    w = w.astype(dtype)
+    state = rule.init(w.size, dtype, SEGMENTS)
+    for gradient in gradients.astype(dtype):
+        rule.update(w, gradient, state)
+    assert state.step == len(gradients)
+    rule.show(w, state, True)
+    return w

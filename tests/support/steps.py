@@ -11,7 +11,7 @@ def layers_of(n):
 
 
 def serial(rule, w, gradients, layers, clip):
-    """The weights of one process on the whole batch in float64 (tested in test_optimizers.py)."""
+    """The weights of one process on the whole batch in float64 (see test_against_others.py)."""
     w = w.astype("f8")
     state = rule.init(w.size, "f8", layers)
     for g in gradients:
