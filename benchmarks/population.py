@@ -14,8 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
+from benchmarks import seldom_talk
 from numba_kernels import launch
 from numba_kernels.bench import facts
 
@@ -43,7 +42,7 @@ def compare(seeds: int, models: list[str]) -> dict:
     about, rows = facts(), []
     for model in models:
         for seed in range(seeds):
-            row = {"model": model, "seed": seed}
+            row = {"what": f"{model}, seed {seed}", "model": model}
             for name, more in (
                 ("random", ["--trials", str(GROUPS)]),
                 ("population", ["--population", str(EVERY)]),
@@ -74,18 +73,9 @@ def search(model: str, seed: int, more: list[str]) -> tuple[float, float]:
 
 
 def table_of(result: dict) -> str:
-    rows = result["rows"]
-    lines = [
-        f"{result['machine']}, load {result['load']} before", "",
-        "| model | seed | random search | population | of it trained |", "|---|---|---|---|---|",
-    ]  # fmt: skip
-    for row in rows:
-        lines.append(
-            f"| {row['model']} | {row['seed']} | {row['random']:.4g} | {row['population']:.4g} | "
-            f"{row['population used']:.2f} |"
-        )
+    rows, lines = result["rows"], [seldom_talk.table_of(result)]
     for model in dict.fromkeys(row["model"] for row in rows):
         pairs = [(row["population"], row["random"]) for row in rows if row["model"] == model]
-        better = int(np.sum([ours < theirs for ours, theirs in pairs]))
+        better = sum(ours < theirs for ours, theirs in pairs)
         lines.append(f"\n{model}: the population is better in {better} of {len(pairs)}")
     return "\n".join(lines)
