@@ -3,8 +3,8 @@
     python -m tutorial_dl bench time-to-accuracy -n 2
 
 Each task is a model, data, and a figure to reach. Each entry is what `train` may be told. Adam's
-learning rate and batch size are the quickest of four to seven pairs, on seeds that are not measured
-here; one to four pairs were tried of each other entry, so that the base is the best tuned. Entries
+learning rate and batch size are the quickest of three to seven pairs, on seeds not measured
+here; one to three pairs were tried of each other entry, so the base is the best tuned. Entries
 take turns, seed by seed, so that what else the machine does falls on all of them. Seconds are those
 of the history: training alone, without validation, and without the first gradient, which is
 compiled before. Entries that lose stay in the table.
