@@ -98,20 +98,30 @@ def test_a_wait_is_known(on_ranks, env):
 
 
 def one_recovers():
+    from mpi4py import MPI
+
     from numba_kernels import Team
     from numba_kernels.team import activity
 
+    world = MPI.COMM_WORLD
     team = Team()
     team.barrier()
     team.abort(ValueError("bad"))
+    seen = []
+
+    def see_recovery():
+        seen.append(until(lambda wait: wait.missing == [2]))
+        world.send(None, dest=2)
+
     if team.rank == 2:
         team.letters.settle(60)  # all have failed
-        while len(team.letters.recovering) < 2:
-            team.letters.collect()
-            time.sleep(0.001)
+        for other in range(2):
+            while not world.iprobe(source=other):  # it has not yet seen what it waits in
+                team.letters.collect()
+                time.sleep(0.001)
+            world.recv(source=other)
     else:
-        seen = []
-        look = threading.Thread(target=lambda: seen.append(until(lambda w: w.missing == [2])))
+        look = threading.Thread(target=see_recovery)
         look.start()
     team.recover(120)
     if team.rank != 2:
