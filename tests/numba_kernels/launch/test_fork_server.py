@@ -183,6 +183,8 @@ def waiting(run, tmp_path: Path):
 )
 def test_if_one_is_killed_all_end(waiting, what, tmp_path: Path):
     for each in what.split():
+        waiting[each].suspend()  # so that none of them ends by itself before its kill
+    for each in what.split():
         waiting[each].kill()
     _, alive = psutil.wait_procs(waiting["all"], timeout=600)
     assert not alive and not list((tmp_path / "tmp").glob("fork-*"))
