@@ -150,9 +150,7 @@ def runs(losses: dict[str, float]) -> list[dict]:
 
 BUSY = {  # what checks may meet where other programs use the cores
     "08 pace-check": {"c": {"took": [0.9, 1.0, 1.0]}},
-    "08 late-check": {"late": SimpleNamespace(stderr=["rank 0 has waited 3 s in allreduce"])},
     "12 compare": {"c": runs({"downpour": 0.1, "downpour, late": 0.1, "synchronous": 0.2})},
-    "13 compare": {"c": runs({"springs": 0.1, "synchronous, batch 32": 0.2})},
     "14 compare": {
         "c": runs(
             {"synchronous, batch 32": 2, "synchronous, batch 96": 1, "energy matching, κ = 4/3": 4}
