@@ -137,7 +137,8 @@ def test_the_agendas_of_teaching_are_those_of_the_table():
     of = {number: int(total) for number, _, total in rows} | {"start": 20}
     agendas = (ROOT / "docs/teaching.md").read_text("utf-8").split("| block |")[1:]
     for agenda in agendas:
-        blocks = re.findall(r"^\| [^|]+ \| ((?:start, )?\d\d[\d, ]*) \| (\d+) \|$", agenda, re.M)
+        row = re.compile(r"^\| [^|]+ \| ((?:start, )?\d\d[\d, ]*) \| (\d+) \|$", re.MULTILINE)
+        blocks = row.findall(agenda)
         assert len(blocks) >= 3
         for numbers, said in blocks:
             assert int(said) == sum(of[number] for number in numbers.split(", ")), numbers
