@@ -64,23 +64,6 @@ def test_gradient_norm_ends_it_at_the_first_epoch_that_meets_it(random):
     assert f"after {run.steps} steps" in run.reason
 
 
-def test_relative_change_ends_it_at_the_first_epoch_that_meets_it():
-    # L = w^2 and eta = 1/4: each step divides L by 4, so the relative change is always 3/4.
-    loss = LeastSquares(np.ones((1, 1)), np.zeros(1))
-    kept = {"epochs": 9, "gradient_tolerance": None}
-    assert descend(loss, np.ones(1), 0.25, change_tolerance=0.74, **kept).ended_by == "epochs"
-    run = descend(loss, np.ones(1), 0.25, change_tolerance=0.76, **kept)
-    assert (run.ended_by, run.steps) == ("relative change", 1)
-    assert run.converged and "relative change of the loss 0.75 <= 0.76" in run.reason
-
-
-def test_a_small_step_fools_the_relative_change_but_not_the_gradient(random):
-    loss = bowl(random)
-    run = descend(loss, np.full(3, 5.0), 1e-6, gradient_tolerance=1e-6, change_tolerance=1e-3)
-    assert run.ended_by == "relative change"
-    assert run.losses[-1] > 5 * loss(loss.minimiser())
-
-
 def test_without_arrival_the_epochs_end_it(random):
     run = descend(bowl(random), np.ones(3), 1e-3, epochs=7)
     assert (run.ended_by, run.epochs, run.steps) == ("epochs", 7, 7)
@@ -173,7 +156,6 @@ def test_learning_rate_may_depend_on_the_step():
         ({"learning_rate": float("nan")}, "learning_rate must be > 0, got nan"),
         ({"learning_rate": lambda t: 1 - t}, "learning_rate must be > 0, got 0 at step 1"),
         ({"gradient_tolerance": -1}, "gradient_tolerance must be >= 0 or None, got -1"),
-        ({"change_tolerance": -1}, "change_tolerance must be >= 0 or None, got -1"),
     ],
 )
 def test_descend_says_what_is_wrong(random, changed, message):
