@@ -105,14 +105,10 @@ def progress(
     For a class, learners who wish to be seen work in a folder of their own within a shared one:
     `notebooks progress SHARED/*` shows a table.
     """
-    from ..course.progress import of_class, of_one, passed
+    from ..course.progress import table
 
-    course = [
-        one for folder in {file.parent for file in notebook_files()} for one in passed(folder)
-    ]
     with one_line():
-        found = {folder.name: passed(folder) for folder in folders or [Path("my_notebooks")]}
-    print(of_class(course, found) if len(found) > 1 else of_one(course, *found.values()))
+        print(table(notebook_files(), folders or [Path("my_notebooks")]))
 
 
 def select(names: list[str]) -> list[Path]:

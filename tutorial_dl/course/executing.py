@@ -20,9 +20,12 @@ class CellFailed(RuntimeError):
 
 def digest(notebook: Path) -> str:
     """A checksum of the notebook and of the code of both packages: what its outputs depend on."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    cells = [[cell["metadata"], "".join(cell["source"])] for cell in cells]  # no stored outputs
-    whole = hashlib.sha256(json.dumps(cells).encode())
+    text = notebook.read_text(encoding="utf-8")
+    if notebook.suffix == ".ipynb":  # without stored outputs
+        text = json.dumps(
+            [[c["metadata"], "".join(c["source"])] for c in json.loads(text)["cells"]]
+        )
+    whole = hashlib.sha256(text.encode())
     root = Path(__file__).parents[2]
     for package in ("numba_kernels", "tutorial_dl"):
         for file in sorted((root / package).rglob("*.py")):

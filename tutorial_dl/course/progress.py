@@ -29,6 +29,13 @@ def passed(folder: Path) -> dict[tuple[str, str], bool]:
     return found
 
 
+def table(files: Sequence[Path], folders: Sequence[Path]) -> str:
+    """What is solved in a learner's folder, or in each of several; `files` are the course's own."""
+    course = [one for folder in {file.parent for file in files} for one in passed(folder)]
+    found = {folder.name: passed(folder) for folder in folders}
+    return of_class(course, found) if len(found) > 1 else of_one(course, *found.values())
+
+
 def of_one(course: Sequence[tuple[str, str]], solved: Mapping[tuple[str, str], bool]) -> str:
     """A line per notebook that has been begun, and a sum."""
     lines = []
