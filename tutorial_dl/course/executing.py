@@ -22,9 +22,8 @@ def digest(notebook: Path) -> str:
     """A checksum of the notebook and of the code of both packages: what its outputs depend on."""
     text = notebook.read_text(encoding="utf-8")
     if notebook.suffix == ".ipynb":  # without stored outputs
-        text = json.dumps(
-            [[c["metadata"], "".join(c["source"])] for c in json.loads(text)["cells"]]
-        )
+        cells = json.loads(text)["cells"]
+        text = json.dumps([[cell["metadata"], "".join(cell["source"])] for cell in cells])
     whole = hashlib.sha256(text.encode())
     root = Path(__file__).parents[2]
     for package in ("numba_kernels", "tutorial_dl"):
