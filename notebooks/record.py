@@ -45,7 +45,8 @@ def smaller(png: str) -> str:
 
 def kept(output: dict) -> dict | None:
     """What is stored of an output; None if that is nothing."""
-    output = {name: part for name, part in output.items() if name != "execution_count"}
+    if "execution_count" in output:
+        output = output | {"execution_count": None}
     if output["output_type"] == "stream":  # what was written over, such as progress, is left out
         output["text"] = re.sub(r"[^\n]*\r(?!\n)", "", "".join(output["text"]))
         return output if output["text"].strip() else None
@@ -62,7 +63,7 @@ def kept(output: dict) -> dict | None:
 def stored(notebook: dict, run: dict | None) -> dict:
     """The notebook with the outputs of a run of its cells, or without any."""
     if run and code_of(notebook) != code_of(run):
-        raise SystemExit("error: other cells were run than those of the notebook: run it again")
+        raise ValueError("other cells were run than those of the notebook; run it again")
     outputs = {cell["id"]: cell.get("outputs", []) for cell in (run or {"cells": []})["cells"]}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
@@ -75,12 +76,14 @@ def stored(notebook: dict, run: dict | None) -> dict:
 
 
 def shape(notebook: dict) -> dict[str, list[str]]:
-    """Cell -> the kinds of what it shows, apart from text: what two runs have in common."""
+    """Cell -> "picture" or "film", for each that it shows: what two runs have in common."""
     forms = {}
     for cell in notebook["cells"]:
-        shown = [set(FORMS[:2]) & set(one.get("data", ())) for one in cell.get("outputs", ())]
-        forms[cell["id"]] = [min(one) for one in shown if one]
-    return {cell: kinds for cell, kinds in forms.items() if kinds}
+        for data in (output.get("data", {}) for output in cell.get("outputs", ())):
+            film = "data:image/gif" in "".join(data.get("text/html", ""))
+            if film or "image/png" in data:
+                forms.setdefault(cell["id"], []).append("film" if film else "picture")
+    return forms
 
 
 def main(folder: str) -> None:
@@ -89,7 +92,11 @@ def main(folder: str) -> None:
         if folder != "--strip":
             text = (Path(folder) / path.name).read_text(encoding="utf-8")
             run = json.loads(text.replace(str(FOLDER.resolve().parent), "."))
-        text = json.dumps(stored(notebook, run), indent=1, ensure_ascii=False) + "\n"
+        try:
+            made = stored(notebook, run)
+        except ValueError as error:
+            raise SystemExit(f"error: {path.name}: {error}") from None
+        text = json.dumps(made, indent=1, ensure_ascii=False) + "\n"
         path.write_text(text, encoding="utf-8")
         print(f"{path.name}: {len(text.encode()) / 1e6:.2f} MB")
 
