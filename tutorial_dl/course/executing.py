@@ -23,7 +23,8 @@ def digest(notebook: Path) -> str:
     text = notebook.read_text(encoding="utf-8")
     if notebook.suffix == ".ipynb":  # without stored outputs
         cells = json.loads(text)["cells"]
-        text = json.dumps([[cell["metadata"], "".join(cell["source"])] for cell in cells])
+        parts = [[cell["metadata"].get("tags"), "".join(cell["source"])] for cell in cells]
+        text = json.dumps(parts)
     whole = hashlib.sha256(text.encode())
     root = Path(__file__).parents[2]
     for package in ("numba_kernels", "tutorial_dl"):
