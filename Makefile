@@ -32,7 +32,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Tests start hundreds of processes; let the first one keep the bytecode of our files for the others.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test test-all soak sites lab bench notebooks site slides lint clean
+.PHONY: install run test test-all soak sites lab bench notebooks record site slides lint clean
 
 install: $(DONE) $(if $(filter openmpi,$(MPI)),$(OPEN_MPI)/.installed)
 
@@ -85,6 +85,10 @@ bench: install
 # The course is run first (a quarter of an hour), for the figures; what has not changed is not run again.
 notebooks: install
 	@$(PY) -m tutorial_dl notebooks run --out $(BUILD)/notebooks
+
+# Stores the outputs of that run in the notebooks (notebooks/record.py); best on a quiet machine.
+record: notebooks
+	@$(PY) notebooks/record.py $(BUILD)/notebooks
 
 # Sphinx has an environment of its own.
 SITE := $(BUILD)/site-env

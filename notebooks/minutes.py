@@ -6,7 +6,7 @@
 
 Reading is the words of the text at 130 a minute (without solutions and notes for instructors, which
 are folded away), and a minute per code cell. Running is the time of the cells. An exercise takes 6
-minutes if a number is asked for, 12 if it is a function.
+minutes if a number is asked for, 12 if it is a function, 20 if it is a model of one's own.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 README = FOLDER / "README.md"
-WORDS, CELL, NUMBER, FUNCTION = 130, 1, 6, 12  # a minute; minutes each
-CORE = {*range(1, 7), *range(8, 14), 16, 17, 23, 25, 26, 27, 28, 29}  # numbers
+WORDS, CELL, NUMBER, FUNCTION, OWN = 130, 1, 6, 12, 20  # a minute; minutes each
+CORE = {*range(1, 7), 8, 9, 10, 11, 13, 16, 23, 27, 28, 29, 35}  # numbers
 ALGORITHM = {  # the cell in which the algorithm's own lines stand
     "01": "by-hand", "02": "replica", "03": "by-hand", "04": "by-hand", "05": "by-hand",
-    "06": "hand", "07": "adam", "08": "circle", "09": "bound", "10": "ranks", "11": "by-hand",
-    "12": "one", "13": "by-hand", "14": "by-hand", "15": "relay", "16": "ranks",
+    "06": "hand", "07": "adam", "08": "deadlock", "09": "bound", "10": "ranks", "11": "by-hand",
+    "12": "same-by-package", "13": "by-hand", "14": "by-hand", "15": "relay", "16": "ranks",
     "17": "interpreter", "18": "by-hand", "19": "train", "20": "by-hand", "21": "by-hand",
     "22": "separations", "23": "by-hand", "24": "generation", "25": "split-measure",
     "26": "loop", "27": "epoch", "28": "order", "29": "recompute", "30": "by-hand", "31": "by-hand",
+    "32": "crossover", "33": "by-hand", "34": "layer", "35": "own-rule",
 }  # fmt: skip
 HEAD = "| notebook | | reading | running | exercises | minutes | its algorithm in cell |\n"
 TIME = re.compile(r"\*\*Time\*\*: \d+ minutes")
@@ -47,7 +48,7 @@ def reading(cells: list[dict]) -> float:
         if cell["cell_type"] == "markdown":
             text = re.sub(r"<details>.*?</details>", "", cell["text"], flags=re.DOTALL)
             minutes += len(text.split()) / WORDS
-        elif "check(" not in cell["text"] and cell["id"] != "stop":
+        elif "check(" not in cell["text"] and cell["id"] not in ("stop", "mine"):
             minutes += CELL
     return minutes
 
@@ -56,7 +57,8 @@ def exercises(cells: list[dict]) -> int:
     """Minutes to solve them."""
     asked = [cell["text"] for cell in cells if cell["cell_type"] == "code"]
     asked = [text for text in asked if 'check("' in text and not text.startswith("%px ")]
-    return sum(NUMBER if "= ..." in text else FUNCTION for text in asked)
+    own = OWN * any(cell["id"] == "mine" for cell in cells)
+    return own + sum(NUMBER if "= ..." in text else FUNCTION for text in asked)
 
 
 def running(cells: list[dict]) -> float:

@@ -30,22 +30,28 @@ PARTS = {
     ),
     "Jobs, data and memory": ("batch_job", "data_at_scale", "memory"),
     "Rules of today": ("matrices_as_matrices", "seldom_talking"),
+    "More about earlier parts": (
+        "allreduce_two", "noise_and_lars", "friends_of_batch_norm",
+    ),
+    "Your own": ("your_own_model",),
 }  # fmt: skip
 # The cell whose figure stands for the notebook.
 FIGURES = {
-    "curve_fitting": "three", "gradient_descent": "descent", "neural_network": "hinge-figure",
+    "curve_fitting": "three", "gradient_descent": "film", "neural_network": "hinge-figure",
     "ranks_and_messages": "star-figure", "allreduce": "strip",
     "synchronous_training": "trainer-check", "kernels": "step-count",
     "when_a_rank_fails": "curve", "large_batches": "rules-figure",
-    "batch_norm_and_friends": "moving", "parameter_server": "turns", "staleness": "map",
+    "batch_norm_and_friends": "sizes-measure", "parameter_server": "turns", "staleness": "map",
     "elastic_averaging": "rest", "gradient_energy_matching": "match", "hierarchies": "who",
-    "splitting_a_layer": "paper-figure", "pipelines": "memory",
+    "splitting_a_layer": "paper-figure", "pipelines": "zero",
     "sharding_and_long_sequences": "causal-figure", "many_dimensions": "long-map",
     "the_forgers_game": "penalty", "distributed_gans": "compare",
     "calorimeter_gan": "pictures", "what_descent_cannot_learn": "grid",
     "evolution_and_bayes": "regret", "cross_validation": "winners", "all_together": "search",
     "matrices_as_matrices": "circles", "seldom_talking": "rests",
     "batch_job": "strong", "data_at_scale": "read-measure", "memory": "recompute",
+    "allreduce_two": "ladder-figure", "noise_and_lars": "noise-measure",
+    "friends_of_batch_norm": "moving", "your_own_model": "own-check",
 }  # fmt: skip
 AT_HOME = ("allreduce", "staleness", "pipelines", "sharding_and_long_sequences", "hierarchies",
            "calorimeter_gan")  # fmt: skip

@@ -19,8 +19,8 @@ def defined(code: str, name: str = "cell-of-a-learner"):
     return list(names.values())[-1]
 
 
-RIDGE = """
-def ridge(A, y, strength):
+DESCENT = """
+def descent(A, y, w, eta, steps):
     k = A.shape[1]
     {}
     return w
@@ -39,9 +39,8 @@ def ridge(A, y, strength):
         # The error is raised inside numpy.
         ("w = np.linalg.solve(0 * A.T @ A, A.T @ y)",
          "LinAlgError: Singular matrix (line 4: `w = np.linalg.solve(0 * A.T @ A, A.T @ y)`)"),
-        ("w = [1 / strength for strength in range(k)]",
-         "ZeroDivisionError: division by zero (line 4: `w = [1 / strength for strength in range("
-         "k)]`)"),
+        ("w = [1 / eta for eta in range(k)]",
+         "ZeroDivisionError: division by zero (line 4: `w = [1 / eta for eta in range(k)]`)"),
         ("raise KeyError(5)", "KeyError: 5 (line 4: `raise KeyError(5)`)"),
         ("raise ValueError", "ValueError (line 4: `raise ValueError`)"),
         ("raise ValueError('two\\nlines')",
@@ -50,22 +49,22 @@ def ridge(A, y, strength):
     ],
 )  # fmt: skip
 def test_an_error_has_the_learners_line(line, said, capsys):
-    told = says(capsys, "01.ridge", defined(RIDGE.format(line)))
+    told = says(capsys, "02.descent", defined(DESCENT.format(line)))
     # From 3.12 on, Python also guesses what was meant.
     assert re.sub(r"\. Did you mean: '\w+'\?", "", told) == f"not yet: {said}\n"
 
 
 def test_the_innermost_line_of_the_learners_is_told(capsys):
     helper = defined("def helper(w):\n    return w.nothing\n", "another-cell")
-    code = "def ridge(A, y, strength):\n    return help_me(y)\n"
-    ridge = defined(code)
-    ridge.__globals__["help_me"] = helper
-    assert "(line 2: `return w.nothing`)" in says(capsys, "01.ridge", ridge)
+    code = "def descent(A, y, w, eta, steps):\n    return help_me(y)\n"
+    descent = defined(code)
+    descent.__globals__["help_me"] = helper
+    assert "(line 2: `return w.nothing`)" in says(capsys, "02.descent", descent)
 
 
 def test_a_wrong_number_of_arguments_has_no_line_of_ours(capsys):
-    said = says(capsys, "01.ridge", defined("def ridge(A, y):\n    return 0\n"))
-    wanted = "ridge() takes 2 positional arguments but 3 were given"
+    said = says(capsys, "02.descent", defined("def descent(A, y):\n    return 0\n"))
+    wanted = "descent() takes 2 positional arguments but 5 were given"
     assert said == f"not yet: TypeError: {wanted}\n"
 
 

@@ -93,6 +93,9 @@ GROUPS = [
 @pytest.mark.parametrize("notebook", GROUPS, ids=[path.stem for path in NOTEBOOKS])
 def test_notebook(notebook, tmp_path):
     run(small(notebook, tmp_path), tmp_path)
+    record = load_file(ROOT / "notebooks/record.py")
+    if stored := record.shape(json.loads(notebook.read_text("utf-8"))):  # also those of a record
+        assert record.shape(json.loads((tmp_path / "out.ipynb").read_text("utf-8"))) == stored
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
@@ -100,7 +103,7 @@ def test_notebook_is_stored_as_it_should_be(notebook):
     content = json.loads(notebook.read_text())
     assert content["metadata"]["kernelspec"]["name"] == "python3"
     for cell in content["cells"]:
-        assert not cell.get("outputs") and cell.get("execution_count") is None
+        assert cell.get("execution_count") is None and "execution" not in cell["metadata"]
     identifiers = [cell["id"] for cell in content["cells"]]
     assert len(set(identifiers)) == len(identifiers)
     text = "\n".join("".join(c["source"]) for c in content["cells"] if c["cell_type"] == "markdown")
@@ -125,6 +128,26 @@ def test_the_table_of_minutes_is_that_of_the_notebooks():
         assert len(cells[minutes.ALGORITHM[path.name[:2]]]["source"]) < 60, path.name
 
 
+def test_the_agendas_of_teaching_are_those_of_the_table():
+    """Each row adds up, and two days have each core notebook once, in twelve hours at most."""
+    minutes = load_file(ROOT / "notebooks/minutes.py")
+    rows = re.findall(
+        r"^\| (\d\d) \| (\w+) .* \| (\d+) \| `", minutes.README.read_text("utf-8"), re.M
+    )
+    of = {number: int(total) for number, _, total in rows} | {"start": 20}
+    agendas = (ROOT / "docs/teaching.md").read_text("utf-8").split("| block |")[1:]
+    for agenda in agendas:
+        row = re.compile(r"^\| [^|]+ \| ((?:start, )?\d\d[\d, ]*) \| (\d+) \|$", re.MULTILINE)
+        blocks = row.findall(agenda)
+        assert len(blocks) >= 3
+        for numbers, said in blocks:
+            assert int(said) == sum(of[number] for number in numbers.split(", ")), numbers
+    taught = [number for numbers, _ in blocks for number in numbers.split(", ")]
+    core = [number for number, kind, _ in rows if kind == "core"]
+    assert sorted(taught) == sorted(["start", *core])
+    assert sum(of[number] for number in taught) <= 12 * 60
+
+
 @pytest.mark.parametrize(
     ("cells", "reads", "solves"),
     [
@@ -132,12 +155,15 @@ def test_the_table_of_minutes_is_that_of_the_notebooks():
         ([("markdown", "a <details> not read </details> b")], 2 / 130, 0),
         ([("code", "x = 1"), ("code", "c.stop()")], 2, 0),
         ([("code", 'ranks = ...\n\ncheck("26.ranks", ranks);')], 0, 6),
+        ([("code", "%%px\n# Your model", "mine")], 0, 20),
         ([("code", 'def f():\n    raise NotImplementedError\n\n\ncheck("26.f", f);')], 0, 12),
     ],
 )
 def test_minutes_are_counted_as_the_table_says(cells, reads, solves):
     minutes = load_file(ROOT / "notebooks/minutes.py")
-    cells = [{"cell_type": kind, "text": text, "id": "x"} for kind, text in cells]
+    cells = [
+        {"cell_type": kind, "text": text, "id": (*name, "x")[0]} for kind, text, *name in cells
+    ]
     assert minutes.reading(cells) == pytest.approx(reads) and minutes.exercises(cells) == solves
 
 
@@ -150,9 +176,7 @@ def runs(losses: dict[str, float]) -> list[dict]:
 
 BUSY = {  # what checks may meet where other programs use the cores
     "08 pace-check": {"c": {"took": [0.9, 1.0, 1.0]}},
-    "08 late-check": {"late": SimpleNamespace(stderr=["rank 0 has waited 3 s in allreduce"])},
     "12 compare": {"c": runs({"downpour": 0.1, "downpour, late": 0.1, "synchronous": 0.2})},
-    "13 compare": {"c": runs({"springs": 0.1, "synchronous, batch 32": 0.2})},
     "14 compare": {
         "c": runs(
             {"synchronous, batch 32": 2, "synchronous, batch 96": 1, "energy matching, κ = 4/3": 4}

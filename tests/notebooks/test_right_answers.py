@@ -6,7 +6,6 @@ each number is given as an int, a float, a numpy scalar, an array of no dimensio
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -38,20 +37,14 @@ def whole(*answer):
 # fmt: off
 NUMBERS = {
     "01.degree": whole(5),
-    "02.rate": [2 / 73.93, 0.02705, np.float32(0.027)],
-    "03.units": [
-        *whole(71),
-        np.ceil(math.sqrt(math.pi**2 / (8 * 0.001)) * 2),  # numpy's ceil returns a float
-        math.ceil(2 / math.sqrt(8 * 0.001 / math.pi**2)),
-        next(n for n in range(1, 1000) if np.pi**2 * (2 / n) ** 2 / 8 <= 0.001),
-    ],
+    "03.weights": [*whole(4864, 196_672), (64 * 76, 64 * 3073)],
     "04.half": [
         *whole(20_000),
         2e-6 / (1 / 10e9),
         next(n for n in range(0, 100_000, 100) if n / 10e9 >= 2e-6),
         20e3 * 1.0099,
     ],
-    "05.crossover": [
+    "32.crossover": [
         22 * 2e-6 / (6.125 / 10e9),
         Fraction(22 * 20_000) / Fraction(49, 8),
         next(n for n in range(0, 10**6, 10) if 60e-6 + 1.875 * n / 10e9 < 16e-6 + 8 * n / 10e9),
@@ -68,10 +61,6 @@ NUMBERS = {
         (Fraction(41, 16), np.ceil(15 / (250 / 160))), [2.56, 10], np.array([2.5625, 10]),
     ],
     "12.workers": whole(6, 4),
-    "13.moving_rates": [
-        (0.75, 1.5), (3 / 4, 3 / 2), (Fraction(3, 4), Fraction(3, 2)), np.array([0.75, 1.5]),
-        [np.float32(0.75), 1.5], (0.75, np.array(1.5)),
-    ],
     "14.kappa": [
         (9 / 8, 0.5), (Fraction(9, 8), Fraction(1, 2)), (1.125, 5 * (1 - 0.9)), [1.125, 0.5],
         np.array([1.125, 0.5]),
@@ -97,7 +86,7 @@ NUMBERS = {
 # Functions -------------------------------------------------------------------------------------
 
 OF = {
-    "01.ridge": "ridge", "02.descent": "descent", "03.backward": "backward", "07.ring": "ring",
+    "02.descent": "descent", "03.backward": "backward", "07.ring": "ring",
     "09.warm_up": "warm", "10.combine": "combine", "11.answer": "answer", "12.delayed": "delayed",
     "13.springs": "Springs", "14.commit": "commit", "15.path": "path", "18.add": "add",
     "30.one_round": "one_round", "31.common": "common",

@@ -11,12 +11,19 @@ from notebook_cells import Notebook
 
 from numba_kernels.optimizers import SGD
 from tutorial_dl.course import foundations
-from tutorial_dl.course.exercises import check, notebook_09, notebook_11, notebook_26
+from tutorial_dl.course.exercises import (
+    check,
+    notebook_01,
+    notebook_09,
+    notebook_11,
+    notebook_26,
+)
+from tutorial_dl.data import curve
 from tutorial_dl.model_parallel import Positions
 from tutorial_dl.model_parallel.zero import formulas
 from tutorial_dl.replica import LayeredReplica
 from tutorial_dl.replica.layers import Dense
-from tutorial_dl.strategies import ElasticAveraging, GradientEnergyMatching, Scripted
+from tutorial_dl.strategies import GradientEnergyMatching, Scripted
 from tutorial_dl.strategies.downpour import Downpour
 from tutorial_dl.tuning import simulation
 from tutorial_dl.tuning.coordinator import Coordinator
@@ -30,11 +37,25 @@ def solved(exercise: str) -> dict:
     return run(Notebook(exercise[:2]).solution_of(exercise), {"np": np})
 
 
+def test_01_the_degree_is_that_of_fits_to_new_noise():
+    random = np.random.default_rng(0)
+    x, elsewhere = (curve(n, seed=seed).train.inputs for n, seed in ((100, 2), (1000, 1)))
+    errors = np.zeros((13, 300))
+    for draw in range(300):
+        y = np.sin(np.pi * x) + 0.2 * random.standard_normal(100)
+        for degree in range(13):
+            fitted = np.polynomial.Polynomial.fit(x, y, degree)
+            errors[degree, draw] = np.mean((fitted(elsewhere) - np.sin(np.pi * elsewhere)) ** 2)
+    expected = [dict(enumerate(notebook_01._expected(d, x, elsewhere, 0.2)))[1] for d in range(13)]
+    np.testing.assert_allclose(errors.mean(axis=1) + 0.04, expected, rtol=0.01)
+    assert np.argmin(expected) == errors.mean(axis=1).argmin() == 5
+
+
 # Communication ---------------------------------------------------------------------------------
 
 
-def test_05_the_crossover_is_where_both_formulas_agree():
-    n, alpha, beta, p = solved("05.crossover")["ring_wins"], 2e-6, 1 / 10e9, 16
+def test_32_the_crossover_is_where_both_formulas_agree():
+    n, alpha, beta, p = solved("32.crossover")["ring_wins"], 2e-6, 1 / 10e9, 16
     tree = 2 * 4 * alpha + 2 * 4 * n * beta  # 16 = 2^4
     ring = 2 * (p - 1) * alpha + 2 * n * (p - 1) / p * beta
     assert tree == pytest.approx(ring, rel=1e-9)
@@ -62,11 +83,11 @@ def test_09_the_limit_is_where_descent_turns_unstable(momentum):
     assert error_left(0.99 * limit) < 1e-3 < 1e3 < error_left(1.01 * limit)
 
 
-def test_10_the_mean_of_the_ranks_areas_is_far_off():
+def test_34_the_mean_of_the_ranks_areas_is_far_off():
     """The ranks' scores must differ enough, or the exercise would show nothing."""
     from sklearn.metrics import roc_auc_score
 
-    from tutorial_dl.course.exercises.notebook_10 import _by_pairs, _scores
+    from tutorial_dl.course.exercises.notebook_34 import _by_pairs, _scores
 
     for ranks in (2, 3, 4):
         shares = [share for share in (_scores(r, ranks) for r in range(ranks)) if len(share[0])]
@@ -124,17 +145,6 @@ def test_12_the_right_numbers_are_those_of_runs(rate, aware, most):
         x = run.turns(t % workers for t in range(8000))
         ends.append(np.abs(x[-50:]).max())
     assert ends[0] < 1e-2 < 1e2 < ends[1]
-
-
-@pytest.mark.parametrize(("moving_rate", "factor"), [(0.75, 0.0), (1.5, -1.0), (1.6, -17 / 15)])
-def test_13_the_right_moving_rates_are_those_of_the_rule(moving_rate, factor):
-    rule = ElasticAveraging(moving_rate=moving_rate, synchronous=True)
-    run = Scripted(rule, lambda x: 0 * x, [0.0], 3, SGD(0.1))
-    for i, x in enumerate(run.x):
-        x[:] = i + 1.0
-    before = np.mean(run.x) - run.center[0]
-    run.round()
-    assert np.mean(run.x) - run.center[0] == pytest.approx(factor * before, abs=1e-12)
 
 
 @pytest.mark.parametrize(("workers", "kappa", "pace"), [(8, 9 / 8, 1.0), (1, 100.0, 0.5)])

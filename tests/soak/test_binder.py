@@ -14,7 +14,7 @@ KERAS = "README: Keras on 2 ranks"
 # The cell after which a model is trained.
 TRAINED = {
     "06_synchronous_training.ipynb": "%px train(4)",  # numpy on four ranks
-    "10_batch_norm_and_friends.ipynb": None,  # Keras on four ranks
+    "34_friends_of_batch_norm.ipynb": None,  # Keras on four ranks
     KERAS: "history = trainer.fit(epochs=10)",
 }
 

@@ -32,7 +32,7 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
     "numba_kernels": 14600,
-    "course": 7700,
+    "course": 7300,
     "model_parallel": 5820,
     "cluster": 5700,
     "replica": 6300,
@@ -41,7 +41,7 @@ ABOVE = {  # the most lines that these may have until they are within their budg
     "data": 3360,
     "training": 3410,
     "interop horovod layers": 2960,
-    "cli config options": 3660,
+    "cli config options": 3680,
     "strategies": 2350,
     "layout": 1100,
     "models checkpoint quality (files)": 2650,

@@ -5,44 +5,6 @@ import numpy as np
 from tutorial_dl.strategies import Rule
 
 
-def ridge_by_formula(A, y, strength):
-    return np.linalg.inv(A.T @ A / len(y) + strength * np.eye(A.shape[1])) @ (A.T @ y) / len(y)
-
-
-def ridge_by_more_samples(A, y, strength):
-    s, k = A.shape
-    more = np.concatenate([A, np.sqrt(s * strength) * np.identity(k)])
-    return np.linalg.lstsq(more, np.concatenate([y, np.zeros(k)]))[0].tolist()
-
-
-def ridge_by_descent(A, y, strength):
-    s, k = A.shape
-    w = np.zeros(k)
-    rate = 1 / (np.linalg.eigvalsh(A.T @ A)[-1] / s + strength)
-    for _ in range(60_000):
-        w -= rate * (A.T @ (A @ w - y) / s + strength * w)
-    return w
-
-
-def ridge_by_elimination(A, y, strength):
-    """Gauss's, with loops and lists."""
-    s, k = A.shape
-    M = [[sum(A[n, i] * A[n, j] for n in range(s)) for j in range(k)] for i in range(k)]
-    b = [sum(A[n, i] * y[n] for n in range(s)) for i in range(k)]
-    for i in range(k):
-        M[i][i] += s * strength
-    for i in range(k):
-        for j in range(i + 1, k):
-            factor = M[j][i] / M[i][i]
-            b[j] -= factor * b[i]
-            for n in range(i, k):
-                M[j][n] -= factor * M[i][n]
-    w = [0.0] * k
-    for i in reversed(range(k)):
-        w[i] = (b[i] - sum(M[i][j] * w[j] for j in range(i + 1, k))) / M[i][i]
-    return w
-
-
 def descent_by_formula(A, y, w, eta, steps):
     for _ in range(steps):
         w = w - eta * 2 / len(y) * A.T @ (A @ w - y)

@@ -135,48 +135,7 @@ def sums(team, batches):
     return found
 """,
     ],
-    "08.persistently": [
-        """
-def persistently(team, work, tries):
-    for attempt in range(1, tries + 1):
-        try:
-            result = work()
-            team.barrier()
-        except Exception as error:
-            team.recover()
-            if attempt == tries:
-                raise error
-        else:
-            return result
-""",
-        """
-def persistently(team, work, tries):
-    try:
-        done = work()
-        team.barrier()
-        return done
-    except Exception:
-        team.recover()
-        if tries == 1:
-            raise
-    return persistently(team, work, tries - 1)
-""",
-        """
-def persistently(team, work, tries):
-    last = None
-    while tries:
-        tries -= 1
-        try:
-            result = work()
-            team.allreduce(np.zeros(1))  # meets as a barrier does
-            return result
-        except Exception as error:
-            last = error
-        team.recover()
-    raise last
-""",
-    ],
-    "10.auc": [
+    "34.auc": [
         """
 def auc(team, scores, labels):
     counts = np.zeros(20)

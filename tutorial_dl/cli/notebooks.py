@@ -1,7 +1,6 @@
 """`python -m tutorial_dl notebooks`: the notebooks of the course, installed with the package."""
 
 import re
-import shutil
 import time
 from contextlib import suppress
 from importlib import metadata
@@ -14,7 +13,10 @@ from ..words import counted
 from .errors import fail, one_line
 from .parameters import flag
 
-app = typer.Typer(no_args_is_help=True, help="List the notebooks of the course, copy or run them.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="The notebooks of the course: list, copy or run them; see what is solved.",
+)
 NAMES = re.compile(r"\]\((\w+\.ipynb)\)")
 
 
@@ -45,6 +47,8 @@ def copy(
     force: flag("Replace notebooks that are there.") = False,
 ) -> None:
     """Copy the notebooks to a folder of your own, where those that are there already are kept."""
+    from ..course.progress import without_outputs
+
     files = notebook_files()
     if not files:
         fail("the notebooks were not installed: reinstall the package from its wheel", 1)
@@ -52,7 +56,7 @@ def copy(
     with one_line():
         folder.mkdir(parents=True, exist_ok=True)
         for file in new:
-            shutil.copyfile(file, folder / file.name)
+            (folder / file.name).write_text(without_outputs(file), encoding="utf-8")
     kept = f"; kept {len(files) - len(new)} as they are there (--force replaces them)"
     kept *= len(new) < len(files)
     print(f"{folder}: copied {counted(len(new), 'notebook')}{kept}")
@@ -87,6 +91,24 @@ def run(
             except CellFailed as error:
                 fail(str(error), 1)
             print(f"{file.stem}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+@app.command()
+def progress(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders of copies, one per learner; by default, my_notebooks."),
+    ] = None,
+) -> None:
+    """Show which exercises are solved, by what their checks have said in saved notebooks.
+
+    For a class, learners who wish to be seen work in a folder of their own within a shared one:
+    `notebooks progress SHARED/*` shows a table.
+    """
+    from ..course.progress import table
+
+    with one_line():
+        print(table(notebook_files(), folders or [Path("my_notebooks")]))
 
 
 def select(names: list[str]) -> list[Path]:

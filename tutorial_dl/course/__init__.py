@@ -8,6 +8,8 @@ virtual_ranks.py  ranks for learners' functions: as threads, or with a limit on 
 two_peaks.py  a small GAN, and how runs of it are judged
 assembly.py   which vector instructions a compiled loop has
 overlap.py    reducing gradients during the backward pass, which does not pay on one node
+stand_ins.py, linked.py  devices and links that sleep as long as real ones would take
+progress.py   which exercises a learner has solved; executing.py: runs notebooks
 """
 
 import lazy_loader

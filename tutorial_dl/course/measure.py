@@ -159,3 +159,12 @@ def in_turns(
             if turn >= 0:
                 seconds[name][turn] = perf_counter() - began
     return seconds
+
+
+def actions(tables: Sequence, kinds: str = "FBW") -> dict[str, list[float]]:
+    """The median seconds of each kind of action, per rank, in a pipeline's timetables."""
+    found = {(kind, rank): [] for rank in range(len(tables[0].schedule.ranks)) for kind in kinds}
+    for span in (span for table in tables for span in table.spans if not span.action.message):
+        found[span.action.kind, span.rank].append(span.end - span.begin)
+    medians = {key: float(np.median(seconds)) for key, seconds in found.items()}
+    return {kind: [t for (one, _), t in medians.items() if one == kind] for kind in kinds}

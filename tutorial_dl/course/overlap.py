@@ -7,7 +7,7 @@
 The reduction is hidden behind the computation if something else can do it meanwhile: a network
 card, or an idle core. Where every core has a rank that computes, the same cores do the same work,
 with one synchronisation point per layer instead of one per step. So this is not an option of
-`Synchronous`: it is here to be measured (notebook 06, docs/internals.md).
+`Synchronous`: it is here to be measured (notebook 32, docs/internals.md).
 
 Horovod and PyTorch's DistributedDataParallel (DDP) overlap in buckets of some MB: Li et al., arXiv
 2006.15704, section 3.2.3.

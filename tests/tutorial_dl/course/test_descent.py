@@ -1,7 +1,5 @@
 """Descent against closed forms and scipy."""
 
-from itertools import permutations
-
 import numpy as np
 import pytest
 import scipy.linalg
@@ -35,10 +33,7 @@ def test_the_error_shrinks_by_its_own_factor_along_each_eigenvector(random):
 def test_two_over_the_largest_curvature_is_where_it_turns(random):
     loss, start = bowl(random), random.standard_normal(3)
     bound = 2 / scipy.linalg.eigvalsh(loss.hessian())[-1]
-    assert foundations.stability_bound(loss.hessian()) == pytest.approx(bound, rel=1e-12)
     assert descend(loss, start, 0.99 * bound, epochs=10_000).ended_by == "gradient norm"
-    with pytest.raises(ValueError, match="does not curve upwards"):
-        foundations.stability_bound(np.zeros((2, 2)))
     above = descend(loss, start, 1.01 * bound, epochs=10_000)
     assert above.ended_by == "divergence" and not above.converged
     assert above.losses[-1] > 1e12 * above.losses[0]
@@ -55,23 +50,6 @@ def test_overflow_is_divergence_without_a_warning(batch_size, loss_is):
     assert loss_is(run.losses[-1])
 
 
-def test_best_rate_is_the_fastest_and_its_factor_follows_from_the_condition(random):
-    H = bowl(random).hessian()
-    kappa = np.linalg.cond(H)
-    best = foundations.best_rate(H)
-    least = foundations.contraction(H, best)
-    assert least == pytest.approx((kappa - 1) / (kappa + 1), rel=1e-9)
-    assert all(foundations.contraction(H, best * f) > least for f in (0.5, 0.99, 1.01, 1.3))
-
-
-def test_predicted_path_is_the_path(random):
-    loss, start = bowl(random), random.standard_normal(3)
-    predicted = foundations.predicted_path(loss, start, 0.1, steps=30)
-    run = descend(loss, start, 0.1, epochs=30, gradient_tolerance=None)
-    assert predicted.shape == run.path.shape == (31, 3)
-    np.testing.assert_allclose(run.path, predicted, atol=1e-12)
-
-
 # the convergence test
 
 
@@ -84,23 +62,6 @@ def test_gradient_norm_ends_it_at_the_first_epoch_that_meets_it(random):
     assert run.gradient_norms[-1] == pytest.approx(np.linalg.norm(slope), rel=1e-9)
     assert run.reason.startswith("converged: gradient norm") and "<= 1e-05 after" in run.reason
     assert f"after {run.steps} steps" in run.reason
-
-
-def test_relative_change_ends_it_at_the_first_epoch_that_meets_it():
-    # L = w^2 and eta = 1/4: each step divides L by 4, so the relative change is always 3/4.
-    loss = LeastSquares(np.ones((1, 1)), np.zeros(1))
-    kept = {"epochs": 9, "gradient_tolerance": None}
-    assert descend(loss, np.ones(1), 0.25, change_tolerance=0.74, **kept).ended_by == "epochs"
-    run = descend(loss, np.ones(1), 0.25, change_tolerance=0.76, **kept)
-    assert (run.ended_by, run.steps) == ("relative change", 1)
-    assert run.converged and "relative change of the loss 0.75 <= 0.76" in run.reason
-
-
-def test_a_small_step_fools_the_relative_change_but_not_the_gradient(random):
-    loss = bowl(random)
-    run = descend(loss, np.full(3, 5.0), 1e-6, gradient_tolerance=1e-6, change_tolerance=1e-3)
-    assert run.ended_by == "relative change"
-    assert run.losses[-1] > 5 * loss(loss.minimiser())
 
 
 def test_without_arrival_the_epochs_end_it(random):
@@ -195,75 +156,12 @@ def test_learning_rate_may_depend_on_the_step():
         ({"learning_rate": float("nan")}, "learning_rate must be > 0, got nan"),
         ({"learning_rate": lambda t: 1 - t}, "learning_rate must be > 0, got 0 at step 1"),
         ({"gradient_tolerance": -1}, "gradient_tolerance must be >= 0 or None, got -1"),
-        ({"change_tolerance": -1}, "change_tolerance must be >= 0 or None, got -1"),
     ],
 )
 def test_descend_says_what_is_wrong(random, changed, message):
     arguments = {"start": np.ones(3), "learning_rate": 0.1} | changed
     with pytest.raises(ValueError, match=message):
         descend(bowl(random), **arguments)
-
-
-# the noise floor
-
-
-@pytest.mark.parametrize("eta", [0.05, 0.3, 0.8])
-def test_noise_floor_of_two_samples_by_hand(eta):
-    # A constant is fitted to +1 and -1: e <- r e + 2 eta or - 2 eta, one of each per epoch, so
-    # v_0 = r^4 v_0 + 4 eta^2 (1 - r)^2 at its ends and v_1 = r^2 v_0 + 4 eta^2 within; L - L* = v.
-    loss = LeastSquares(np.ones((2, 1)), np.array([1.0, -1.0]))
-    r = 1 - 2 * eta
-    v_0 = 4 * eta**2 * (1 - r) ** 2 / (1 - r**4)
-    v_1 = r**2 * v_0 + 4 * eta**2
-    assert foundations.noise_floor(loss, eta, 1) == pytest.approx((v_0 + v_1) / 2, rel=1e-12)
-
-
-@pytest.mark.parametrize(("s", "b"), [(3, 1), (3, 2), (5, 2), (5, 3), (6, 4)])
-def test_noise_floor_of_a_constant_is_the_mean_over_all_orders(random, s, b):
-    # All s! orders are equally likely; an epoch turns e into r^steps e plus a shift of that order.
-    y, eta = random.standard_normal(s), 0.2
-    loss, r = LeastSquares(np.ones((s, 1)), y), 1 - 2 * eta
-    shifts = []  # (orders, steps): the error after each step of an epoch that starts at w*
-    for order in permutations(y - y.mean()):
-        error, errors = 0.0, []
-        for first in range(0, s, b):
-            error = r * error + 2 * eta * np.mean(order[first : first + b])
-            errors.append(error)
-        shifts.append(errors)
-    variances = np.mean(np.square(shifts), axis=0)  # (steps,)
-    steps = len(variances)
-    v_0 = variances[-1] / (1 - r ** (2 * steps))
-    floor = np.mean(r ** (2 * np.arange(1, steps + 1)) * v_0 + variances)
-    assert foundations.noise_floor(loss, eta, b) == pytest.approx(floor, rel=1e-10)
-
-
-@pytest.mark.thorough(but="20")
-@pytest.mark.parametrize("batch_size", [1, 4, 7, 20])
-def test_descent_settles_at_the_noise_floor(random, batch_size):
-    # With a constant, every batch has the same curvature, so the prediction is exact on average.
-    loss = LeastSquares(np.ones((40, 1)), random.standard_normal(40))
-    best = loss.minimiser()
-    steps = -(-40 // batch_size)
-    run = descend(
-        loss, best + 0.1, 0.1, batch_size=batch_size, epochs=4000, gradient_tolerance=None
-    )
-    settled = (run.path[50 * steps + 1 :, 0] - best[0]) ** 2
-    measured = settled.mean()  # L - L* = (w - w*)^2
-    spread = settled.reshape(-1, steps).mean(axis=1).std() / np.sqrt(3950 / 20)
-    assert foundations.noise_floor(loss, 0.1, batch_size) == pytest.approx(measured, abs=4 * spread)
-    assert 4 * spread < 0.5 * measured  # so that the test is not trivial
-
-
-def test_noise_floor_at_its_ends(random):
-    loss = bowl(random)
-    bound = foundations.stability_bound(loss.hessian())
-    assert foundations.noise_floor(loss, 0.1, 23) == 0
-    for batch_size in (5, 23):
-        assert foundations.noise_floor(loss, bound, batch_size) == np.inf
-        assert foundations.noise_floor(loss, 1.5 * bound, batch_size) == np.inf
-    assert foundations.noise_floor(LeastSquares(np.eye(1), np.ones(1)), 0.1, 1) == 0
-    with pytest.raises(ValueError, match="batch_size must be 1 to 23, got 24"):
-        foundations.noise_floor(loss, 0.1, 24)
 
 
 # curvature

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
@@ -38,6 +39,8 @@ def test_outputs_are_kept_until_something_changes(tmp_path):
     assert {"image/png", KEPT_FIGURE} <= draw["data"].keys()
     assert KEEP not in os.environ
     assert executing.is_current(source, result)
+    shutil.copyfile(result, source)
+    assert executing.is_current(source, result)  # stored outputs change nothing
     notebook(source, say="print(6 * 8)")
     assert not executing.is_current(source, result)
     assert not executing.is_current(source, tmp_path / "never.ipynb")

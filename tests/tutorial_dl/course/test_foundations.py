@@ -62,20 +62,10 @@ def test_any_linear_basis_fits_as_in_scipy(random):
     np.testing.assert_allclose(fit(basis, x, y).parameters, expected, rtol=1e-8, atol=1e-10)
 
 
-def test_qr_keeps_the_digits_that_the_normal_equations_lose():
+def test_qr_keeps_the_digits():
     A = np.polynomial.polynomial.polyvander(np.linspace(0, 1, 60), 9)
-    right = np.ones(10)
-    qr = np.abs(foundations.solve_qr(A, A @ right) - right).max()
-    normal = np.abs(foundations.solve_normal_equations(A, A @ right) - right).max()
-    assert qr < 10 * np.finfo(float).eps * np.linalg.cond(A)
-    assert normal > 1000 * qr
-
-
-def test_both_solvers_agree_where_the_condition_is_good(random):
-    A, y = random.standard_normal((30, 5)), random.standard_normal(30)
-    expected = scipy.linalg.lstsq(A, y)[0]
-    for solve in (foundations.solve_qr, foundations.solve_normal_equations):
-        np.testing.assert_allclose(solve(A, y), expected, rtol=1e-10)
+    off = np.abs(foundations.solve_qr(A, A @ np.ones(10)) - 1).max()
+    assert off < 10 * np.finfo(float).eps * np.linalg.cond(A)
 
 
 @pytest.mark.parametrize(
@@ -133,14 +123,6 @@ def test_no_nearby_parameters_have_less_loss_than_the_minimiser(random):
         assert loss(best + 1e-3 * random.standard_normal(3)) > loss(best)
 
 
-def test_mean_squared_error():
-    assert foundations.mean_squared_error([1, 2, 3], [1, 4, 0]) == pytest.approx(13 / 3)
-    with pytest.raises(ValueError, match="2 predictions do not match 1 targets"):
-        foundations.mean_squared_error([1, 2], [1])
-    with pytest.raises(ValueError, match="no samples"):
-        foundations.mean_squared_error([], [])
-
-
 @pytest.mark.parametrize(
     ("design", "targets", "message"),
     [
@@ -154,43 +136,3 @@ def test_mean_squared_error():
 def test_a_loss_says_what_is_wrong(design, targets, message):
     with pytest.raises(ValueError, match=message):
         LeastSquares(design, targets)
-
-
-# generalisation
-
-
-def test_expected_errors_of_a_truth_within_reach(random):
-    # Without bias, a share k / s of the noise moves from the training to the held-out error.
-    x = random.uniform(-1, 1, 25)
-    training, held_out = foundations.expected_errors(
-        Polynomial(4), x, x, lambda x: 1 - x**3, noise=0.3
-    )
-    assert training == pytest.approx(0.09 * (1 - 5 / 25), rel=1e-9)
-    assert held_out == pytest.approx(0.09 * (1 + 5 / 25), rel=1e-9)
-
-
-def test_expected_errors_without_noise_are_those_of_the_fit_to_the_truth(random):
-    x, elsewhere = random.uniform(-1, 1, 25), random.uniform(-1, 1, 40)
-    training, held_out = foundations.expected_errors(Polynomial(2), x, elsewhere, np.exp, noise=0)
-    best = np.polynomial.Polynomial.fit(x, np.exp(x), 2)
-    assert training == pytest.approx(np.mean((best(x) - np.exp(x)) ** 2), rel=1e-6)
-    assert held_out == pytest.approx(np.mean((best(elsewhere) - np.exp(elsewhere)) ** 2), rel=1e-6)
-
-
-def test_expected_errors_are_the_mean_over_the_noise(random):
-    x, elsewhere, draws = random.uniform(-1, 1, 12), random.uniform(-1.2, 1.2, 30), 4000
-    expected = foundations.expected_errors(Polynomial(3), x, elsewhere, np.exp, noise=0.5)
-    errors = np.zeros((draws, 2))
-    for draw in errors:
-        y = np.exp(x) + 0.5 * random.standard_normal(12)
-        unseen = np.exp(elsewhere) + 0.5 * random.standard_normal(30)
-        best = np.polynomial.Polynomial.fit(x, y, 3)
-        draw[:] = np.mean((best(x) - y) ** 2), np.mean((best(elsewhere) - unseen) ** 2)
-    spread = errors.std(axis=0) / np.sqrt(draws)
-    assert np.all(np.abs(errors.mean(axis=0) - expected) < 4 * spread)
-    assert np.all(spread < 0.05 * errors.mean(axis=0))
-
-
-def test_expected_errors_need_enough_samples():
-    with pytest.raises(ValueError, match="3 samples cannot determine 5 parameters"):
-        foundations.expected_errors(Polynomial(4), np.arange(3.0), np.arange(9.0), np.exp, 1)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from tutorial_dl.course import measure
+from tutorial_dl.model_parallel import schedules
+from tutorial_dl.model_parallel.simulating import Span, Timetable
 
 
 def test_the_fit_finds_latency_and_bandwidth():
@@ -167,3 +169,15 @@ def test_calls_take_turns_on_a_clock_of_their_own(monkeypatch):
     assert order == ["a", "b"] * 4
     np.testing.assert_array_equal(seconds["a"], [1.5] * 3)
     np.testing.assert_array_equal(seconds["b"], [2.5] * 3)
+
+
+def test_the_medians_of_actions_per_rank():
+    schedule = schedules.gpipe(2, 3)
+    seconds = {"F": (1.0, 2.0), "B": (3.0, 4.0), "W": (5.0, 6.0)}  # of ranks 0 and 1
+    spans = []
+    for rank, actions in enumerate(schedule.ranks):
+        for action in actions:
+            took = 99.0 if action.message else seconds[action.kind][rank] + action.batch - 1
+            spans.append(Span(rank, action, 10.0, 10.0 + took))
+    found = measure.actions([Timetable(schedule, tuple(spans))] * 2)
+    assert found == {kind: list(times) for kind, times in seconds.items()}

@@ -10,11 +10,9 @@ import pytest
 from numba_kernels.optimizers import SGD
 from tutorial_dl.course.foundations import rules
 from tutorial_dl.course.foundations.rules import (
-    center_deviation,
     delay_bound,
     delayed_descent,
     delayed_growth,
-    elastic_growth,
     implicit_momentum,
     largest_rate,
     matched_pace,
@@ -140,46 +138,6 @@ def test_they_rest_where_step_and_spring_cancel():
     assert np.allclose(x[0], [-2 / 3 + (1 + 2 / 3) / 3, 1 + 5 / 7])
 
 
-@pytest.mark.parametrize(("workers", "moving_rate"), [(1, 0.5), (2, 0.9), (3, 1.3)])
-def test_the_growth_is_that_of_rounds(workers, moving_rate):
-    """Compare the spread of all weights 60 rounds apart, from a start without symmetry."""
-    start = np.arange(1.0, workers + 1)[:, None] ** 2
-    size = [
-        np.abs(springs(moving_rate, lambda x: x, workers, 0.3, start, rounds)).max()
-        for rounds in (120, 180)
-    ]
-    growth = elastic_growth(0.3, moving_rate, workers, 1.0)
-    assert (size[1] / size[0]) ** (1 / 60) == pytest.approx(growth, rel=2e-3)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_on_flat_ground_the_moving_rate_has_a_bound(workers):
-    """A round multiplies x - c by 1 - alpha - beta; this is stable for beta below 2 p / (p + 1)."""
-    bound = 2 * workers / (workers + 1)
-    assert elastic_growth(0.1, 0.99 * bound, workers, 0.0) == pytest.approx(1)
-    assert elastic_growth(0.1, 1.01 * bound, workers, 0.0) > 1.01
-    start = np.arange(workers)[:, None] + 1.0
-    for share, stays in ((0.97, True), (1.03, False)):
-        if share * bound < 2:
-            end = springs(share * bound, lambda x: 0 * x, workers, 0.1, start, 300)
-            assert (np.ptp(end) < 1) == stays
-
-
-@pytest.mark.parametrize(("workers", "moving_rate"), [(1, 0.3), (2, 0.9), (4, 0.1)])
-def test_the_center_averages(workers, moving_rate):
-    """4,000 coordinates with independent noise stand for as many runs."""
-    random = np.random.default_rng(0)
-    end = springs(
-        moving_rate, lambda x: 2 * x + 3 * random.normal(size=x.size), workers, 0.2,
-        np.zeros((workers, 4000)), 150,
-    )  # fmt: skip
-    predicted = center_deviation(0.2, moving_rate, workers, 2.0, 3.0)
-    # The standard deviation of 4,000 normal numbers is known to 1 / sqrt(8,000) = 1.1%.
-    assert end[-1].std() == pytest.approx(predicted, rel=0.05)
-    # It is less than that of one process, whose variance is eta noise^2 / (h (2 - eta h)).
-    assert predicted < np.sqrt(0.2 * 9 / (2 * (2 - 0.4)) / workers)
-
-
 # Gradient energy matching ----------------------------------------------------------------------
 
 
@@ -211,10 +169,6 @@ def test_the_unit_is_one_process_and_downpour_is_faster_by_its_workers(workers):
         (lambda: delayed_growth(0.1, -2), "tau .* got -2"),
         (lambda: implicit_momentum(0), "workers must be at least 1, got 0"),
         (lambda: matched_pace(0, 1.0, 0.9), "workers must be at least 1, got 0"),
-        (
-            lambda: center_deviation(0.1, 1.9, 1),
-            "learning rate 0.1, moving rate 1.9, 1 worker: this",
-        ),
     ],
 )
 def test_wrong_input_is_named(call, message):

@@ -2,36 +2,7 @@
 
 import numpy as np
 
-from . import call, close, counted, must_be, must_not_be_scaled
-
-
-def rate(answer) -> str:
-    """The largest stable learning rate for the line's loss when x is ten times as large."""
-    from tutorial_dl.data import curve
-
-    x = curve(n=200, noise=0.5, seed=0, function=lambda x: 1 + 2 * x).train.inputs
-    before, now = _curvatures(x), _curvatures(10 * x)
-    right = 2 / now[1]
-    mistakes = {
-        "this is the rate of the samples before x was rescaled": 2 / before[1],
-        "a rate is asked for; this is the largest curvature": now[1],
-        "above 1 / λ a step overshoots, but up to which rate does it still get closer?": 1 / now[1],
-        "this rate converges fastest; the largest stable one is asked for": 2 / now.sum(),
-        "this is set by the smallest curvature; the steepest direction diverges first": 2 / now[0],
-        "x is in the curvature as a square, x times x": 2 / before[1] / 10,
-        "one curvature grows a hundredfold; was it the largest one before?": 2 / before[1] / 100,
-        "is the factor of 2 in the Hessian?": 4 / now[1],
-        "is the sign right? A step goes against the gradient already": -right,
-    }
-    must_be(answer, right, "the rate", mistakes, units=False)
-    return f"above {right:.4g} every step makes the error larger"
-
-
-def _curvatures(x: np.ndarray) -> np.ndarray:
-    """The eigenvalues of H = 2 [[1, mean x], [mean x, mean x^2]], ascending."""
-    half_trace, determinant = 1 + np.mean(x**2), 4 * np.var(x)
-    root = np.sqrt(half_trace**2 - determinant)
-    return np.array([half_trace - root, half_trace + root])
+from . import call, close, counted, must_not_be_scaled
 
 
 def descent(answer) -> str:

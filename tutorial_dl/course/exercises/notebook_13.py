@@ -6,13 +6,13 @@ from numba_kernels.optimizers import SGD
 from tutorial_dl.strategies.rule import Rule
 from tutorial_dl.strategies.scripted import Scripted
 
-from . import NotYet, close, must_be, must_have, must_not_be, number_of
+from . import NotYet, close, must_not_be
 
-BETA, RATE, WORKERS = 0.9, 0.1, 3  # moving rate of exercise 1; workers of exercise 2
+BETA, RATE = 0.9, 0.1  # moving rate, learning rate
 
 
 def springs(answer) -> str:
-    """Exercise 1: a rule's class, compared with the equations at every step."""
+    """A rule's class, compared with the equations at every step."""
     if isinstance(answer, Rule):
         raise NotYet("the class itself is asked for: Springs, not Springs()")
     if not (isinstance(answer, type) and issubclass(answer, Rule)):
@@ -52,20 +52,3 @@ def springs(answer) -> str:
             close(run.center, c, f"{where}: the center", common)
             close(run.x[i], x[i], f"{where}: the worker's weights")
     return "worker and center move by the same d, towards each other"
-
-
-def moving_rates(answer) -> str:
-    """Exercise 2: the moving rates at which 1 - beta / p - beta is 0 and -1."""
-    parts = must_have(answer, 2, "two moving rates: one to meet, one above which they swing apart")
-    meet, swing = (number_of(part, "a moving rate") for part in parts)
-    right = WORKERS / (WORKERS + 1), 2 * WORKERS / (WORKERS + 1)
-    if np.allclose((swing, meet), right):
-        raise NotYet("the two are swapped: first the rate at which they meet")
-    for what, beta, rate in zip(("they meet", "they swing"), (meet, swing), right, strict=True):
-        mistakes = {
-            f"the workers move too, by alpha = beta / {WORKERS}": rate * 4 / 3,
-            f"this is alpha; the moving rate is beta = {WORKERS} alpha": rate / WORKERS,
-            "α is β divided by the workers: it is not the same as β": rate * 2 / 3,
-        }
-        must_be(beta, rate, f"{what}: the moving rate", mistakes, rtol=1e-3, units=False)
-    return "p / (p + 1) and 2 p / (p + 1)"

@@ -1,9 +1,9 @@
 """Curve fitting and gradient descent in numpy, and formulas for what later methods will do.
 
     bases.py            x -> design matrix: Polynomial
-    least_squares.py    the mean squared error, its minimum, the fitted curve, its expected errors
+    least_squares.py    the mean squared error, its minimum, and the fitted curve
     descent.py          full-batch, mini-batch and stochastic gradient descent
-    theory.py           predictions for descent: stability, speed, noise floor, largest curvature
+    theory.py           the largest curvature of any loss
     rules.py            asynchronous rules: staleness, elastic averaging, energy matching
     queueing.py         how many workers one master can serve
     games.py            the smallest game of two players, and why it turns in circles
@@ -20,21 +20,16 @@ _find, __dir__, __all__ = lazy_loader.attach(
         "descent": ["Descent", "descend"],
         "games": ["duel", "duel_factor", "duel_matrix"],
         "least_squares": [
-            "Curve", "LeastSquares", "expected_errors", "fit", "mean_squared_error",
-            "solve_normal_equations", "solve_qr",
+            "Curve", "LeastSquares", "fit", "solve_qr",
         ],
         "queueing": [
             "first_come_first_served", "random_throughput", "regular_throughput", "saturation",
         ],
         "rules": [
-            "center_deviation", "delay_bound", "delayed_descent", "delayed_growth",
-            "elastic_growth", "implicit_momentum", "largest_rate", "matched_pace",
-            "random_order_path", "resting_places",
+            "delay_bound", "delayed_descent", "delayed_growth", "implicit_momentum",
+            "largest_rate", "matched_pace", "random_order_path", "resting_places",
         ],
-        "theory": [
-            "best_rate", "contraction", "largest_curvature", "noise_floor", "predicted_path",
-            "stability_bound",
-        ],
+        "theory": ["largest_curvature"],
     },
 )  # fmt: skip
 

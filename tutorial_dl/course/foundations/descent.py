@@ -11,8 +11,6 @@ After every epoch the loss and gradient of ALL samples are computed, and the fir
 that holds ends the descent:
 
     gradient norm     |grad L(w)| <= gradient_tolerance     at the minimum of a bowl it vanishes
-    relative change   |L - L before| <= change_tolerance * |L before|
-                      cheap and often used, but it mistakes small steps for convergence
     divergence        L is not finite, or above 1e12 times its value at the start
     epochs            the epochs are used up
 """
@@ -37,7 +35,7 @@ class Descent:
     gradient_norms: np.ndarray  # at the same times, (epochs + 1,)
     steps_per_epoch: int
     samples_per_epoch: int  # whose gradient is computed
-    ended_by: str  # "gradient norm", "relative change", "divergence" or "epochs"
+    ended_by: str  # "gradient norm", "divergence" or "epochs"
     reason: str  # the same as a sentence, with the numbers
 
     @property
@@ -56,7 +54,7 @@ class Descent:
     @property
     def converged(self) -> bool:
         """Whether a convergence test ended the descent, not divergence or the number of epochs."""
-        return self.ended_by in ("gradient norm", "relative change")
+        return self.ended_by == "gradient norm"
 
 
 def descend(
@@ -67,7 +65,6 @@ def descend(
     batch_size: int | None = None,
     epochs: int = 1000,
     gradient_tolerance: float | None = 1e-8,
-    change_tolerance: float | None = None,
     seed: int = 0,
 ) -> Descent:
     """Follow the negative gradient of `loss` from `start` until one of the tests above holds.
@@ -80,7 +77,6 @@ def descend(
         batch_size: samples per step, 1 to s; None for all of them
         epochs: largest number of passes over the samples
         gradient_tolerance: in the unit of the gradient; None turns this test off
-        change_tolerance: relative to the loss; None turns this test off
         seed: of the order of the samples; the same seed gives the same path. Full-batch descent
             does not use it.
 
@@ -99,10 +95,8 @@ def descend(
         raise ValueError(f"batch_size must be 1 to {loss.samples}, got {batch_size}")
     if epochs < 1:
         raise ValueError(f"epochs must be at least 1, got {epochs}")
-    tolerances = {"gradient_tolerance": gradient_tolerance, "change_tolerance": change_tolerance}
-    for name, tolerance in tolerances.items():
-        if tolerance is not None and not tolerance >= 0:
-            raise ValueError(f"{name} must be >= 0 or None, got {tolerance}")
+    if gradient_tolerance is not None and not gradient_tolerance >= 0:
+        raise ValueError(f"gradient_tolerance must be >= 0 or None, got {gradient_tolerance}")
     rate = learning_rate if callable(learning_rate) else lambda step: learning_rate
 
     path, losses, norms = [w], [], []
@@ -110,7 +104,7 @@ def descend(
         while True:
             losses.append(loss(w))
             norms.append(float(np.linalg.norm(loss.gradient(w))))
-            ended = _ended(losses, norms, epochs, gradient_tolerance, change_tolerance)
+            ended = _ended(losses, norms, epochs, gradient_tolerance)
             if ended:
                 break
 
@@ -140,7 +134,7 @@ def descend(
 
 
 def _ended(
-    losses: list, norms: list, epochs: int, gradient_tolerance, change_tolerance
+    losses: list, norms: list, epochs: int, gradient_tolerance: float | None
 ) -> tuple[str, str] | None:
     """The test that holds now and a sentence about it, or None to continue."""
     loss, norm = losses[-1], norms[-1]
@@ -148,12 +142,6 @@ def _ended(
         return "divergence", f"diverged: loss {loss:.3g} from {losses[0]:.3g}"
     if gradient_tolerance is not None and norm <= gradient_tolerance:
         return "gradient norm", f"converged: gradient norm {norm:.3g} <= {gradient_tolerance:g}"
-    if change_tolerance is not None and len(losses) > 1:
-        change = abs(loss - losses[-2])
-        if change <= change_tolerance * abs(losses[-2]):
-            relative = change / abs(losses[-2]) if losses[-2] else 0.0
-            why = f"converged: relative change of the loss {relative:.3g} <= {change_tolerance:g}"
-            return "relative change", why
     if len(losses) > epochs:
         return (
             "epochs",

@@ -1,4 +1,4 @@
-"""Least squares: the loss, its minimum in closed form, the fitted curve, and its expected errors.
+"""Least squares: the loss, its minimum in closed form, and the fitted curve.
 
 The mean squared error of a linear model is a function of its parameters,
 
@@ -20,36 +20,16 @@ to none. With A = Q R (columns of Q orthonormal, R upper triangular) they become
 
 which has the same solution, with the condition number of A.
 
-Sources: Golub and Van Loan, Matrix Computations, 4th edition, sections 5.3.2 and 5.3.8; for the
-expected errors, Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, section 7.3.
+Source: Golub and Van Loan, Matrix Computations, 4th edition, sections 5.3.2 and 5.3.8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from tutorial_dl.course.foundations.bases import Basis, samples
-
-
-def mean_squared_error(predicted: np.ndarray, target: np.ndarray) -> float:
-    """Return the mean of (predicted - target)^2, in the unit of y squared.
-
-    Args:
-        predicted, target: both of shape (s,), s >= 1
-
-    Example:
-        >>> mean_squared_error(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
-        2.0
-    """
-    predicted, target = samples(predicted), samples(target)
-    if len(predicted) != len(target):
-        raise ValueError(f"{len(predicted)} predictions do not match {len(target)} targets")
-    if not len(target):
-        raise ValueError("the mean squared error of no samples is undefined")
-    return float(np.mean((predicted - target) ** 2))
 
 
 class LeastSquares:
@@ -146,14 +126,6 @@ def solve_qr(design: np.ndarray, targets: np.ndarray) -> np.ndarray:
     return np.linalg.solve(R, Q.T @ targets)
 
 
-def solve_normal_equations(design: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Return w from A^T A w = A^T y, solved directly: to see what it loses, not for use.
-
-    Args and result as in `solve_qr`.
-    """
-    return np.linalg.solve(design.T @ design, design.T @ targets)
-
-
 @dataclass(frozen=True)
 class Curve:
     """A curve `basis(x) @ parameters`, found by `fit` in closed form or by `descend` in steps."""
@@ -180,51 +152,3 @@ def fit(basis: Basis, x: np.ndarray, y: np.ndarray) -> Curve:
         array([1., 2.])
     """
     return Curve(basis, LeastSquares.of(basis, x, y).minimiser())
-
-
-def expected_errors(
-    basis: Basis,
-    x: np.ndarray,
-    x_held_out: np.ndarray,
-    truth: Callable[[np.ndarray], np.ndarray],
-    noise: float,
-) -> tuple[float, float]:
-    """Return the mean squared errors of the least-squares fit, averaged over the noise.
-
-    Samples are y = f(x) + noise of standard deviation sigma. The fit's values at its own samples
-    are P y, where P = A A^+ projects onto the columns of A; its values at other x are B A^+ y,
-    where B is the design matrix there. The means over the noise are
-
-        E[training error]  = |f - P f|^2 / s          + sigma^2 (1 - k / s)
-        E[held-out error]  = |f_B - B A^+ f|^2 / m    + sigma^2 (1 + |B A^+|^2 / m)
-                             what k columns cannot follow   noise, and what of it was fitted
-
-    (|.| of a matrix is the Frobenius norm.) With more parameters the first term falls and more
-    noise is fitted: a share k / s of it is missing from the training error and reappears in the
-    held-out error.
-
-    Args:
-        basis: of the curve to be fitted; k columns
-        x: where it will be fitted, shape (s,), s >= k
-        x_held_out: where it will be tested, shape (m,)
-        truth: f, without noise
-        noise: sigma, standard deviation of each y, in the unit of y
-
-    Returns:
-        (training error, held-out error), in the unit of y squared. Both include the noise of the
-        samples they are measured on, so the best possible held-out error is sigma^2.
-    """
-    A, B = basis(x), basis(x_held_out)  # (s, k), (m, k)
-    (s, k), m = A.shape, len(B)
-    if s < k:
-        raise ValueError(f"{s} samples cannot determine {k} parameters")
-    f, f_held_out = truth(x), truth(x_held_out)  # (s,), (m,)
-
-    Q, R = np.linalg.qr(A)  # A^+ = R^-1 Q^T
-    maps = np.linalg.solve(R.T, B.T).T  # (m, k): B R^-1, so that B A^+ = maps Q^T
-
-    missed = f - Q @ (Q.T @ f)
-    missed_held_out = f_held_out - maps @ (Q.T @ f)
-    training = np.mean(missed**2) + noise**2 * (1 - k / s)
-    held_out = np.mean(missed_held_out**2) + noise**2 * (1 + np.sum(maps**2) / m)
-    return float(training), float(held_out)

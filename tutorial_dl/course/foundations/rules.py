@@ -22,14 +22,8 @@ and alpha = beta / p, is
 
     x_i' = x_i - eta h (x_i - a_i) - alpha (x_i - c);   c' = c + alpha sum_i (x_i - c)
 
-where a_i is the minimum of worker i's loss. The recurrence separates into two parts: the workers'
-mean m and the center c are multiplied by a 2 x 2 matrix, and each worker's difference from the mean
-by a factor:
-
-    (m, c)' = A (m, c) + ...    A = [[1 - eta h - alpha, alpha], [beta, 1 - beta]]
-    (x_i - m)' = (1 - eta h - alpha) (x_i - m) + ...
-
-Zhang, Choromanska, LeCun, arXiv 1412.6651, equations 2 and 3; section 3 studies the same matrices.
+where a_i is the minimum of worker i's loss (Zhang, Choromanska, LeCun, arXiv 1412.6651, equations 2
+and 3).
 
 Gradient energy matching (GEM) on a slope, where the gradient g is constant. One process with
 momentum mu finally moves by |m| = eta g / (1 - mu) per step. Let p workers take turns and commit C
@@ -44,8 +38,6 @@ unless C is clipped at `most` times eta g. (The rule is that of Hermans and Loup
 """
 
 import numpy as np
-
-from tutorial_dl.words import counted
 
 
 def delay_bound(tau: int, curvature: float = 1.0) -> float:
@@ -167,18 +159,6 @@ def _check(tau: int = 0, workers: int = 1) -> None:
         raise ValueError(f"workers must be at least 1, got {workers}")
 
 
-def elastic_growth(rate: float, moving_rate: float, workers: int, curvature: float) -> float:
-    """Return the factor by which each round finally multiplies the distance from equilibrium.
-
-    It is the spectral radius of A; above 1 the workers diverge. It is at least 1 where the loss is
-    flat (curvature 0).
-    """
-    matrix = _matrix(rate, moving_rate, workers, curvature)
-    # The factor of the differences is a diagonal element of A, so it lies between A's eigenvalues
-    # (A is symmetric apart from the units of m and c) and is never the largest.
-    return float(np.abs(np.linalg.eigvals(matrix)).max())
-
-
 def resting_places(
     rate: float, moving_rate: float, minima: np.ndarray, curvature: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -195,31 +175,6 @@ def resting_places(
     minima, pull = np.asarray(minima, float), rate * np.asarray(curvature, float)
     center, alpha = minima.mean(axis=0), moving_rate / len(minima)
     return center + pull / (pull + alpha) * (minima - center), center
-
-
-def center_deviation(
-    rate: float, moving_rate: float, workers: int, curvature: float = 1.0, noise: float = 1.0
-) -> float:
-    """Return the standard deviation of the center about its mean in the stationary state.
-
-    The noise adds a variance of Q = eta^2 noise^2 / p to m in each round. The covariance C of
-    (m, c) then solves the linear equations C = A C A^T + Q. `noise` is the standard deviation of
-    one worker's gradient, independent of the other workers and of the other steps.
-    """
-    if elastic_growth(rate, moving_rate, workers, curvature) >= 1:
-        raise ValueError(
-            f"learning rate {rate}, moving rate {moving_rate}, {counted(workers, 'worker')}: this "
-            "diverges"
-        )
-    A = _matrix(rate, moving_rate, workers, curvature)
-    Q = np.array([(rate * noise) ** 2 / workers, 0, 0, 0])
-    C = np.linalg.solve(np.eye(4) - np.kron(A, A), Q).reshape(2, 2)
-    return float(np.sqrt(C[1, 1]))
-
-
-def _matrix(rate: float, moving_rate: float, workers: int, curvature: float) -> np.ndarray:
-    alpha = moving_rate / workers
-    return np.array([[1 - rate * curvature - alpha, alpha], [moving_rate, 1 - moving_rate]])
 
 
 def matched_pace(workers: int, kappa: float, momentum: float, most: float = 5.0) -> float:

@@ -16,7 +16,7 @@ FIGURES = {
         "batch_errors", "normalised_apart", "records", "share_statistics", "stable_rates",
     ],
     "curves": [
-        "descent_film", "error_factors", "fit_errors", "fits", "loss_curves", "loss_paths",
+        "descent_film", "error_factors", "fit_errors", "fits", "loss_curves",
     ],
     "dimensions": ["map_of_cuts", "parts_of_cuts"],
     "elsewhere": ["draw_axes", "draw_layout", "draw_schedule", "learning_rates", "spans"],
@@ -26,11 +26,11 @@ FIGURES = {
     "kernels": ["beside", "fused_step", "step_traffic", "trips"],
     "matrices": ["mapped_circles", "rounds_of_newton_schulz"],
     "messages": [
-        "how_long", "message_times", "ranks", "ways_to_miss", "who_waits", "with_faults",
+        "message_times", "ranks", "ways_to_miss", "who_waits", "with_faults",
     ],
-    "networks": ["gradient_check", "hinges", "step_errors", "training_strip"],
+    "networks": ["gradient_check", "hinges"],
     "parameter_server": [
-        "exchange_times", "many_to_few", "on_equal_terms", "saturated", "served", "service",
+        "many_to_few", "on_equal_terms", "saturated", "served", "service",
         "unseen",
     ],
     "pipelines": ["compared_schedules", "schedule_so_far"],
@@ -50,7 +50,7 @@ FIGURES = {
     ],
     "splitting": ["cut_products"],
     "training": [
-        "distances", "histories", "overlapped", "speed_up", "step_parts",
+        "distances", "histories", "overlapped", "speed_up",
         "throughput",
     ],
 }  # fmt: skip

@@ -32,33 +32,16 @@ def fits(ax, x: np.ndarray, y: np.ndarray, curves: Mapping[str, Function], truth
     "parameters k", "mean squared error (unit of y squared)", yscale="log", legend="beside",
 )  # fmt: skip
 def fit_errors(
-    ax, sizes: Sequence[int], training: Numbers, held_out: Numbers,
-    predicted: tuple[Numbers, Numbers], noise: float,
+    ax, sizes: Sequence[int], training: Numbers, held_out: Numbers, noise: float
 ):  # fmt: skip
-    """Measured errors (n,), and (training, held-out) predicted before, by the parameters of a fit.
+    """Measured errors (n,), by the parameters of a fit.
 
     `noise` is the standard deviation of a sample: its square is the least held-out error there is.
     """
     looks = (("training", style.BLUE, "o"), ("held out", style.RED, "s"))
-    for look, measured, line in zip(looks, (training, held_out), predicted, strict=True):
-        label, colour, marker = look
-        ax.plot(sizes, measured, marker, color=colour, label=f"{label}, measured")
-        ax.plot(sizes, line, color=colour, label=f"{label}, predicted")
+    for (label, colour, marker), measured in zip(looks, (training, held_out), strict=True):
+        ax.plot(sizes, measured, marker, linestyle="-", color=colour, label=label)
     ax.axhline(noise**2, color=style.GREY, linestyle=":", label="noise variance")
-
-
-@style.one_panel(
-    "Each step goes straight downhill, across the contours", height=5.0, legend="beside"
-)
-def loss_paths(ax, loss: LeastSquares, descents: Mapping[str, Descent]):
-    """Paths of descents, legend entry -> its run, on the contours of a loss of two parameters."""
-    _surface(loss, [run.path for run in descents.values()], ax)
-    for number, (label, run) in enumerate(descents.items()):
-        look = style.marks(number) | {"linestyle": "-", "markersize": 4, "linewidth": 1.4}
-        if run.steps >= 100:
-            look |= {"marker": None, "linewidth": 0.6}
-        ax.plot(*run.path.T, label=label, **look)
-    ax.plot(*loss.minimiser(), "*", color=style.BLACK, markersize=13, label="minimum")
 
 
 def descent_film(
@@ -68,7 +51,7 @@ def descent_film(
     by: str = "steps",
     title: str = "Descent",
 ) -> style.Film:
-    """An animation of the paths of `loss_paths` as they grow, with the loss beside them.
+    """An animation of the paths of descents on the contours of their loss, with the loss beside.
 
     Args:
         loss: of k = 2 parameters.
@@ -117,15 +100,13 @@ def descent_film(
     yscale="log", legend="beside",
 )  # fmt: skip
 def loss_curves(
-    ax, loss: LeastSquares, descents: Mapping[str, Descent], floors: Mapping[str, float],
-    by: str = "samples",
+    ax, loss: LeastSquares, descents: Mapping[str, Descent], by: str = "samples"
 ):  # fmt: skip
     """How far each descent is above the least loss, as the mean over each epoch's steps.
 
     Args:
         loss: the loss of all descents.
         descents: legend entry -> its run.
-        floors: legend entry -> predicted L - L* at which it settles; drawn as a dotted line.
         by: the horizontal axis: "steps", or "samples" whose gradients were taken.
     """
     minimum = loss(loss.minimiser())
@@ -137,9 +118,6 @@ def loss_curves(
         every = max(1, run.epochs // 12)
         look = style.marks(number) | {"linestyle": "-", "linewidth": 1.2, "markevery": every}
         ax.plot(clock[seen], above[seen], label=label, **look)
-        if (floor := floors.get(label, 0.0)) > 0:
-            ax.plot([0, clock[-1]], [floor, floor], ":", color=style.colour(number))
-    ax.plot([], [], ":", color=style.GREY, label="predicted floor")
     ax.set_xlim(left=0)
     ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.set_xlabel(_CLOCKS[by])

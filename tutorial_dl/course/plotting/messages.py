@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.patches import FancyBboxPatch, Patch
+from matplotlib.patches import FancyBboxPatch
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Numbers
@@ -209,18 +209,3 @@ def with_faults(
         )  # fmt: skip
     # On white, because a fault's line may be right behind it.
     ax.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none")
-
-
-def how_long(rows: Sequence[tuple[str, float, float]]) -> style.Figure:
-    """Failed cells as rows: (what happened, predicted latest end in s, measured end in s)."""
-    with style.axes(height=0.9 + 0.42 * len(rows)) as ax:
-        for place, (_, latest, measured) in enumerate(rows):
-            ax.barh(place, latest, 0.6, facecolor="white", edgecolor=style.PREDICTED)
-            ax.plot([measured], [place], "o", color=style.MEASURED, markersize=8)
-        style.rows(ax, [name for name, _, _ in rows])
-        ax.tick_params(axis="y", length=0)
-        ax.set_title("Every failed cell came to an end")
-        ax.set(xlabel="seconds until the cell ended", xlim=(0, None))
-        handles = [*ax.lines[:1], Patch(facecolor="white", edgecolor=style.PREDICTED)]
-        ax.legend(handles, ["measured", "predicted: at the latest"])
-    return ax.figure

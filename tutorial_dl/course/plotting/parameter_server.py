@@ -1,6 +1,6 @@
 """Figures of one master and many workers, of trees of masters, and of asynchronous training."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import isnan
 
@@ -84,25 +84,6 @@ def service(runs: Mapping[str, tuple[Sequence[Numbers], int]], until: float) -> 
         }
         style.patch_legend(figure, looks, loc="outside lower right")
     return figure
-
-
-@style.one_panel(
-    "The time of an exchange", "weights", "time per exchange (ms)",
-    xscale="log", log_y_digits=(1, 2, 5),
-)  # fmt: skip
-def exchange_times(ax, parameters: Sequence[int], measured: Sequence[Numbers], predicted: Callable):
-    """Seconds of one exchange by the number of weights, (k,): a function, and k rows of any length.
-
-    The median of a row is marked, and a bar reaches from its first to its third quartile.
-    """
-    quartiles = np.array([np.quantile(row, [0.25, 0.5, 0.75]) for row in measured])  # (k, 3)
-    low, middle, high = 1e3 * quartiles.T
-    line = np.geomspace(min(parameters), max(parameters), 100)
-    ax.plot(line, 1e3 * predicted(line), color=style.PREDICTED, label="predicted")
-    ax.errorbar(
-        parameters, middle, [middle - low, high - middle], color=style.MEASURED, marker="o",
-        linestyle="none", elinewidth=1, label="measured",
-    )  # fmt: skip
 
 
 @style.one_panel(

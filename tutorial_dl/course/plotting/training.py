@@ -135,49 +135,6 @@ def throughput(ax, ranks: Sequence[int], predicted: Numbers, measured: Numbers, 
     ax.grid(visible=False, axis="x")
 
 
-def step_parts(
-    seconds: Mapping[int, np.ndarray],
-    parts: Sequence[str],
-    predicted: Mapping[int, float],
-) -> style.Figure:
-    """What each rank does during a step, one bar per rank.
-
-    Args:
-        seconds: number of ranks -> seconds of each part on each rank, shape (ranks, parts).
-        parts: names of the parts, in the order in which they happen.
-        predicted: number of ranks -> seconds per step, drawn as a line across its bars.
-    """
-    colours = (style.SKY, style.BLUE, style.YELLOW, style.RED, style.PINK)
-    looks = [
-        {"color": colours[n % 5], "hatch": "..." if n % 5 == 2 else "", "linewidth": 0.5}
-        for n in range(len(parts))
-    ]
-    labels, places, y = [], [], 0.0
-    with style.axes(height=1.6 + 0.36 * sum(seconds)) as ax:
-        for p, of_ranks in seconds.items():
-            of_ranks = 1e3 * np.asarray(of_ranks, float)  # ms, (p, parts)
-            if of_ranks.shape != (p, len(parts)):
-                raise ValueError(
-                    f"times of {p} ranks must have shape {(p, len(parts))}, got {of_ranks.shape}"
-                )
-            at = y + np.arange(p)
-            # "_" keeps an entry out of the legend: only the first bars have names.
-            known = "_" * (p != min(seconds))
-            named = {known + part: of_ranks[:, n] for n, part in enumerate(parts)}
-            style.stacked(ax, at, named, looks, height=0.8)
-            across = at.mean(), p / 2  # a line across all ranks' bars
-            style.upright(ax, 1e3 * predicted[p], *across, "T(p), predicted", linewidth=2)
-            labels += [f"{counted(p, 'rank')}: rank 0", *map(str, range(1, p))]
-            places += list(at)
-            y = at[-1] + 1.7
-        ax.set_yticks(places, labels)
-        ax.invert_yaxis()
-        ax.set(title="Where a step's time goes", xlabel="time (ms)")
-        ax.grid(visible=False, axis="y")
-        style.legend_beside(ax)
-    return ax.figure
-
-
 @style.one_panel(
     "Weighted by samples, the ranks follow one process to the last digit",
     "step", "largest difference of a weight", yscale="log",

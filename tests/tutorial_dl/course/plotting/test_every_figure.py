@@ -54,10 +54,9 @@ FIGURES = {
     "guessed": lambda: p.guessed(p.regrets({"a": (ONES, ONES)}), {1: 2.0, 3: ...}),
     "descent_film": lambda: p.descent_film(LOSS, RUNS, frames=2),
     "error_factors": lambda: p.error_factors(X, X, np.square, bound=0.8),
-    "fit_errors": lambda: p.fit_errors([1, 2], ONES, ONES, (ONES, ONES), 0.1),
+    "fit_errors": lambda: p.fit_errors([1, 2], ONES, ONES, 0.1),
     "fits": lambda: p.fits(X, X**2, {"square": np.square}, np.square),
-    "loss_curves": lambda: p.loss_curves(LOSS, RUNS, floors={"run": 0.01}),
-    "loss_paths": lambda: p.loss_paths(LOSS, RUNS),
+    "loss_curves": lambda: p.loss_curves(LOSS, RUNS),
     "map_of_cuts": lambda: p.map_of_cuts([1, 2], [1, 2], [1, 2], 3, {"a": 0}),
     "parts_of_cuts": lambda: p.parts_of_cuts({"data 2": {"data": 1.0}}, "s", "Cuts"),
     "duels": lambda: p.duels({"one": np.eye(2)}),
@@ -67,7 +66,6 @@ FIGURES = {
     "fused_step": lambda: p.fused_step(3),
     "step_traffic": lambda: p.step_traffic({"fused": {"state": 4}}),
     "trips": lambda: p.trips({"numpy": PLAN}, "gwt"),
-    "how_long": lambda: p.how_long([("crash", 2, 0.5)]),
     "message_times": lambda: p.message_times([8, 16], [1e-6, 2e-6], {"model": (1e-6, 1e-9)}),
     "ranks": lambda: p.ranks(["a", "b"], [(0, 1)], "two"),
     "ways_to_miss": p.ways_to_miss,
@@ -75,9 +73,6 @@ FIGURES = {
     "with_faults": lambda: p.with_faults([2, 1], [(1, [2, 1])], {}),
     "gradient_check": lambda: p.gradient_check(X, X, {"all": slice(None)}),
     "hinges": lambda: p.hinges(X, np.ones((5, 3)), X),
-    "step_errors": lambda: p.step_errors(X[1:], X[1:], X[1:], X[1:]),
-    "training_strip": lambda: p.training_strip(X, X, {"a": X, "b": X}, X, X, "two"),
-    "exchange_times": lambda: p.exchange_times([10, 1000], [[0.1], [0.2]], lambda n: 0.1 + n),
     "many_to_few": lambda: p.many_to_few(3),
     "on_equal_terms": lambda: p.on_equal_terms({"gem": HISTORY}, 100),
     "saturated": lambda: p.saturated([1, 2], {"slow": (ONES, ONES)}, {}),
@@ -113,7 +108,6 @@ FIGURES = {
     "histories": lambda: p.histories(RESULTS),
     "overlapped": lambda: p.overlapped({"alone": 1.0, "in turn": 1.5, "overlapped": 1.7}, 1.1),
     "speed_up": lambda: p.speed_up(ROWS, 2),
-    "step_parts": lambda: p.step_parts({1: [[0.1, 1.0]]}, ["gradient", "rest"], {1: 0.001}),
     "throughput": lambda: p.throughput([1, 2], [100.0, 190.0], [95.0, 150.0], cores=1),
 }
 NOT_DRAWN = {"Message", "rounds", *p.FIGURES["elsewhere"]}
@@ -171,8 +165,8 @@ def refusals(*pairs):
      r"LARS: accuracies must have shape \(1, seeds\), .*; got \(2, 1\)"),
     (lambda: p.batch_errors([1], {"LARS": [0.9]}), r"accuracies must have shape .*; got \(1,\)"),
     (lambda: p.records([*RECORDS, ("Jia", {"steps": 1.0})]), "Jia must have steps, rate; got st"),
-    (lambda: p.loss_paths(THREE, OF_THREE), "loss must have 2 parameters to have contours, got 3"),
-    (lambda: p.loss_curves(LOSS, RUNS, {}, by="time"), 'must be "steps" or "samples", got .time'),
+    (lambda: p.descent_film(THREE, OF_THREE), "loss must have 2 parameters to have contours"),
+    (lambda: p.loss_curves(LOSS, RUNS, by="time"), 'must be "steps" or "samples", got .time'),
     (lambda: p.descent_film(LOSS, RUNS, by="time"), 'must be "steps" or "samples", got .time'),
     (lambda: p.descent_film(LOSS, RUNS, frames=0), "at least one frame"),
     (lambda: p.who_waits([("title", {0: 3})], 3), "ranks from 0 to 2, and different"),
@@ -189,8 +183,6 @@ def refusals(*pairs):
     (lambda: p.ring_attention_film(8), "ranks must be from 2 to 7, got 8"),
     (lambda: p.causal_work(1), "ranks must be from 2 to 7, got 1"),
     (lambda: p.cut_products(5), "ranks must be from 2 to 4, got 5"),
-    (lambda: p.step_parts({2: [[1, 2]]}, "ab", {2: 1}), r"2 ranks must have shape \(2, 2\), got"),
-    (lambda: p.step_parts({2: [1, 2]}, "ab", {2: 1}), r"2 ranks must have shape \(2, 2\), got"),
 ))  # fmt: skip
 def test_what_cannot_be_drawn_is_named(call, message):
     with pytest.raises(ValueError, match=message):
@@ -218,7 +210,7 @@ def test_a_figure_of_one_panel_takes_its_data_a_title_and_axes():
     assert names == ["curves", "xlabel", "title", "ax"]
     _, (left, right) = (figure := Figure()), figure.subplots(1, 2)
     assert p.regrets({"a": (ONES, ONES)}, title="another", ax=left) is figure
-    assert p.loss_paths(LOSS, RUNS, ax=right) is figure and right.get_lines()
+    assert p.loss_curves(LOSS, RUNS, ax=right) is figure and right.get_lines()
     assert left.get_title(loc="left") == "another"
     (title,) = titles_of(p.regrets({"a": (ONES, ONES)}))
     assert re.match("How far from the minimum", title)

@@ -17,10 +17,10 @@ DUEL = foundations.duel((0.5, 0.0), 0.4, 5)
 
 LINES = {  # figure: what it is called with, and the lines (panel, legend entry, x and y or y alone)
     "fit_errors": (
-        ([1, 2], [3, 2], [4, 3], ([1, 1], [5, 5]), 0.5),
+        ([1, 2], [3, 2], [4, 3], 0.5),
         [
-            (0, "training, measured", [[1, 2], [3, 2]]), (0, "held out, measured", [4, 3]),
-            (0, "held out, predicted", [5, 5]), (0, "noise variance", [0.25, 0.25]),
+            (0, "training", [[1, 2], [3, 2]]), (0, "held out", [4, 3]),
+            (0, "noise variance", [0.25, 0.25]),
         ],
     ),
     "duels": (({"one": DUEL},), [(0, "one", DUEL.T)]),

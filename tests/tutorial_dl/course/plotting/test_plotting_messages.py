@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from drawn import row_names, texts
+from drawn import texts
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch
 
@@ -76,10 +76,3 @@ def test_a_training_with_faults_shows_every_stretch_where_it_was():
     assert list(second.get_xdata()) == [3] and list(second.get_ydata()) == [1.9]
     assert list(fault.get_xdata()) == [2.5, 2.5]
     assert "it fell" in texts(figure.axes[0])
-
-
-def test_how_long_stands_beside_by_when():
-    ax = plotting.how_long([("crash", 2, 0.5), ("circle", 8, 7)]).axes[0]
-    assert [bar.get_width() for bar in ax.patches] == [2, 8]
-    assert [line.get_xdata()[0] for line in ax.lines] == [0.5, 7]
-    assert row_names(ax) == ["crash", "circle"]

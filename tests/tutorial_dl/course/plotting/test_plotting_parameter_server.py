@@ -47,16 +47,6 @@ def test_the_order_of_service():
     assert row_names(ax) == ["master", "worker 0", "worker 1"]
 
 
-def test_times_of_exchanges():
-    figure = plotting.exchange_times([10, 1000], [[0.001, 0.002, 0.009], [0.004]], lambda n: 1 + n)
-    (ax,) = figure.axes
-    n, milliseconds = line(ax, "predicted")
-    assert np.isclose([n[0], n[-1]], [10, 1000]).all() and (milliseconds == 1e3 * (1 + n)).all()
-    (bars,) = ax.containers
-    assert np.allclose(bars.lines[0].get_data(), [[10, 1000], [2.0, 4.0]])  # medians, ms
-    assert ax.get_xscale() == ax.get_yscale() == "log"
-
-
 def test_a_master_that_is_full():
     predicted = {"slow": ([1.0, 2.0, 2.0], [1.0, 1.6, 1.875]), "fast": ([1, 2, 3], [1, 2, 3])}
     measured = {"slow": {1: 1.0, 3: 1.9}, "slow, random": {2: 1.5}}

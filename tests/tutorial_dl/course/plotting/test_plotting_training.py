@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from drawn import column_names, legend, line, row_names, texts
+from drawn import column_names, line, row_names, texts
 from matplotlib.colors import to_rgb
 
 from tutorial_dl import figure_style as style
@@ -184,19 +184,6 @@ def test_throughput_stands_bar_beside_bar():
     assert "more ranks than\nthe 2 cores" in texts(ax)
     (ax,) = plotting.throughput([1, 2], [1.0, 2.0], [1.0, 2.0], cores=2).axes
     assert not any("more ranks" in text for text in texts(ax))
-
-
-def test_parts_of_a_step_follow_each_other_in_milliseconds():
-    seconds = {1: [[0.001, 0.002]], 2: [[0.001, 0.003], [0.002, 0.001]]}
-    (ax,) = plotting.step_parts(seconds, ["gradient", "rest"], {1: 0.0025, 2: 0.002}).axes
-    spans = [(round(b.get_x(), 9), round(b.get_width(), 9)) for b in sum_of(ax.containers)]
-    assert spans == [(0, 1), (1, 2), (0, 1), (0, 2), (1, 3), (2, 1)]
-    labels = row_names(ax)
-    assert labels == ["1 rank: rank 0", "2 ranks: rank 0", "1"]
-    marks = [drawn.get_xdata() for drawn in ax.get_lines()]
-    assert np.allclose(marks, [[2.5, 2.5], [2, 2]])
-    entries = legend(ax)
-    assert sorted(entries) == ["T(p), predicted", "gradient", "rest"]
 
 
 # The mean of means, distances, and the window --------------------------------------------------
