@@ -173,7 +173,7 @@ def test_scripts_line_by_line(system, tmp_path):
         directives='["--exclusive"]',
     )
     engine = ["python", "-m", "ipyparallel.engine", "--mpi"]
-    text = submit.script(
+    text = submit.engines_script(
         profile.load(file), "tutorial-x", 10, engine, Path("/f/c.json"), Path("/f/job.log")
     )
     lines = text.splitlines()
