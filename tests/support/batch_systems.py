@@ -2,8 +2,8 @@
 
 `install(folder)` writes sbatch, squeue, scontrol, scancel, srun; qsub, qstat, qdel; bsub, bjobs,
 bkill, brequeue. They answer with the words of the real programs, also after a job was cancelled. A
-job is a folder JOBS/<id> with the script, the pid of its session and, at the end, its status. As on a
-real system, a job is a process of its own, in a session of its own, that only the batch system
+job is a folder JOBS/<id> with the script, the pid of its session and, at the end, its status. As on
+a real system, a job is a process of its own, in a session of its own, that only the batch system
 ends. srun calls mpiexec. A file JOBS/hold keeps new jobs waiting in the queue.
 """
 

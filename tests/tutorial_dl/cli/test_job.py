@@ -157,5 +157,5 @@ def test_without_a_job_there_is_nothing_to_put_back(monkeypatch):
     with pytest.raises(JobError, match="this is no job of Slurm, PBS or LSF"):
         Job.put_back()
     monkeypatch.setenv("PBS_JOBID", "7.server")
-    with pytest.raises(JobError, match="PBS lets only managers put job 7.server back"):
+    with pytest.raises(JobError, match=r"PBS lets only managers put job 7\.server back"):
         Job.put_back()
