@@ -177,7 +177,7 @@ def tune(file: Path | None = None, **given) -> None:
     given = {name: getattr(value, "value", value) for name, value in given.items()}
     own = {one.name: given.pop(one.name) for one in OF_SEARCH}
     gone = [one.name for one in GONE if given.pop(one.name) is not None]
-    more = {name: given.pop(name) for name in ("resume", "json")}
+    more = {name: given.pop(name) for name in ("resume", "requeue", "json")}
     again = "; --resume goes on" if own["study"] else ""
     try:
         for name in gone:
@@ -196,7 +196,7 @@ def tune(file: Path | None = None, **given) -> None:
         fail(str(error))
     except KeyboardInterrupt:
         fail(f"interrupted{again}", 130)
-    if status not in (0, 1, 2, 130):  # with these, a rank has printed the reason
+    if status not in (0, 1, 2, os.EX_TEMPFAIL, 130):  # a rank has printed the reason of these
         fail(f"the coordinator (rank 0) was ended by {ending(status)}{again}", 1)
     raise typer.Exit(status)
 

@@ -163,14 +163,14 @@ def run_rank(config: RunConfig) -> int:
         if team.rank == 0:
             print(end, file=sys.stderr, flush=True)
             if config.checkpoint.requeue:
-                requeue()
+                put_back()
         return ended(end.code)
     except (Exception, SystemExit) as error:
         causes = report(team, error, setting_up, config.with_master)
         return ended(2 if setting_up and causes else 1, lost=not causes)
 
 
-def requeue() -> None:
+def put_back() -> None:
     """Put the job that this is back into its queue, and say what came of it."""
     from ..cluster.batch_job import Job, JobError
 
