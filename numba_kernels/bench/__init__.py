@@ -48,7 +48,7 @@ def main(words: list[str] | None = None) -> int:
     bench.add_argument("--full", action="store_true", help=full)
     seconds = f"Seconds to measure each kind (default {SECONDS:g}, with --full {FULL_SECONDS:g})."
     bench.add_argument("--seconds", type=float, help=seconds)
-    words_of_all = "Compile kernels in advance for all who use this environment; see docs/clusters.md."
+    words_of_all = "Compile kernels once for all who use this environment; see docs/clusters.md."
     for_all = commands.add_parser("compile", help=words_of_all)
     folder = "Keep them in FOLDER, for all who set NUMBA_KERNELS_PREPARED=FOLDER."
     for_all.add_argument("--into", metavar="FOLDER", help=folder)
