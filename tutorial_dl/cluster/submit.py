@@ -57,7 +57,7 @@ ONCE = {"slurm": ["--no-requeue"], "pbs": ["-r n"], "lsf": ["-rn"]}
 AGAIN = {
     "slurm": ["--requeue", "--open-mode=append", "--signal=B:USR1@120"],
     "pbs": ["-r y"],  # it sends SIGTERM some seconds before the end (kill_delay)
-    "lsf": ["-r", "-wa USR2", "-wt 2"],
+    "lsf": ["-r", "-wa USR1", "-wt 2"],  # (MPICH's mpiexec passes USR1 on, and dies of USR2)
 }
 
 
