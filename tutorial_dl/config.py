@@ -356,6 +356,9 @@ class CheckpointConfig:
     checkpoint_every: int | None = option(
         "Also write a checkpoint every STEPS steps.", least=1, metavar="STEPS")
     resume: bool = option("Continue from the newest checkpoint, if there is one.", False)
+    requeue: bool = option(
+        "When the batch system's warning comes, put the job back into the queue; with --resume.",
+        False)
 
 
 @dataclass(frozen=True)
@@ -573,6 +576,7 @@ NEEDED_BY = {
     "pipeline": ("micro_batches", "pipeline_schedule", "chunks", "cut_at", "recompute"),
     "tensor": ("tensor_rules", "sequence_parallel"),
     "checkpoint": ("checkpoint_every", "resume"),
+    "resume": ("requeue",),
     "batch_rule": ("base_batch_size",),
 }
 EXCLUDED_BY = {
@@ -671,6 +675,7 @@ WRITTEN = (
     "checkpoint",
     "checkpoint_every",
     "resume",
+    "requeue",
     "log",
     "json",
     "save",

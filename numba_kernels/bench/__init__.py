@@ -48,7 +48,21 @@ def main(words: list[str] | None = None) -> int:
     bench.add_argument("--full", action="store_true", help=full)
     seconds = f"Seconds to measure each kind (default {SECONDS:g}, with --full {FULL_SECONDS:g})."
     bench.add_argument("--seconds", type=float, help=seconds)
+    words_of_all = "Compile kernels once for all who use this environment; see docs/clusters.md."
+    for_all = commands.add_parser("compile", help=words_of_all)
+    folder = "Keep them in FOLDER, for all who set NUMBA_KERNELS_PREPARED=FOLDER."
+    for_all.add_argument("--into", metavar="FOLDER", help=folder)
+    needs = "What needs them: python train.py ... By default, a training by each strategy."
+    for_all.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help=needs)
     options = parser.parse_args(words)
+    if options.command == "compile":
+        from ..jit.preparing import prepare_for_all
+
+        try:
+            return prepare_for_all(options.into, options.words)
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
     if options.seconds is None:
         options.seconds = FULL_SECONDS if options.full else SECONDS
     try:

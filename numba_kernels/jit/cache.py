@@ -13,6 +13,8 @@ Numba's own cache is not used, because all of these cases occur on a cluster:
 - A file is truncated or damaged. Numba would raise or crash; here a checksum is verified first.
 - The home folder is full or read-only, as on many compute nodes. Existing kernels are still loaded;
   new ones go to the temporary folder, and if that fails too, training goes on without a cache.
+- Thirty learners start at once. Whoever keeps the environment for all compiles kernels in advance
+  (preparing.py): they are looked for first, and checked as one's own are.
 - A process only loads kernels. Numba would import everything that compiling needs (such as scipy),
   which takes five times as long as loading.
 """
@@ -47,7 +49,19 @@ from . import compiling, turns
 DAY = 86400.0  # seconds
 UNUSED = 30 * DAY  # kernels of other source versions are removed if unused for this long
 VERSIONS = f"{sys.implementation.cache_tag} {numba.__version__} {llvmlite.__version__}"
+PREPARED = "NUMBA_KERNELS_PREPARED"  # environment variable: see `for_all`
+PROCESSOR = "processor"  # the file that says what kernels in a folder were compiled for
+AGAIN = "python -m numba_kernels compile prepares them again"
 REMEDY = "set NUMBA_CACHE_DIR to a folder that you may write to"
+
+
+@cache
+def version() -> str:
+    """Return the name of the folder of kernels of these sources."""
+    sources = hashlib.sha256()
+    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
+        sources.update(file.read_bytes())
+    return sources.hexdigest()[:16]
 
 
 @cache
@@ -56,10 +70,7 @@ def folders() -> tuple[Path, ...]:
 
     If NUMBA_CACHE_DIR is set, it is the only one. This function writes nothing.
     """
-    sources = hashlib.sha256()
-    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
-        sources.update(file.read_bytes())
-    name = sources.hexdigest()[:16]
+    name = version()
     if config.CACHE_DIR:
         return (Path(config.CACHE_DIR) / "numba_kernels" / name,)
     places = []
@@ -94,13 +105,16 @@ def prepare(folder: Path) -> None:
     check_owner(folder)
 
 
-def check_owner(folder: Path) -> None:
-    """Raise PermissionError if the machine code in `folder` may be another user's."""
-    if config.CACHE_DIR:
+def check_owner(folder: Path, *owners: int) -> None:
+    """Raise PermissionError if the machine code in `folder` may be another user's.
+
+    `owners`: further users who are trusted.
+    """
+    if config.CACHE_DIR and not owners:
         return  # a user who names a folder trusts it
     for each in (folder.parent, folder):
         status = each.stat()
-        if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        if status.st_uid not in (os.getuid(), *owners) or status.st_mode & 0o022:
             raise PermissionError(0, "other users may write there", str(each))
 
 
@@ -116,6 +130,36 @@ def age(folder: Path) -> float:
     return time.time() - folder.lstat().st_mtime
 
 
+def for_all() -> Path:
+    """Return the folder of kernels compiled in advance, for all who use this environment."""
+    return Path(os.environ.get(PREPARED) or Path(sys.prefix, "share")) / "numba_kernels"
+
+
+@cache
+def prepared(processor: tuple[str, ...]) -> Path | None:
+    """Return the folder in `for_all` with kernels of these sources, for this processor, or None.
+
+    Its owner is this user, root, or the owner of this package's files.
+    """
+    place = for_all()
+    if not place.is_dir():
+        return None
+    folder = place / version()
+    try:
+        check_owner(folder, 0, Path(__file__).stat().st_uid)
+        theirs = (folder / PROCESSOR).read_text()
+    except FileNotFoundError:
+        why = "are of another version of this package"
+    except OSError as error:
+        why = f"are not trusted: {error.strerror}"
+    else:
+        if theirs == str(processor):
+            return folder
+        why = f"are for another processor than this {processor[1]}"
+    _warn(f"the kernels in {place} {why}, so that each user compiles some; {AGAIN}")
+    return None
+
+
 def read(file: Path) -> bytes | None:
     """Return what `write` stored in `file`; None if it is missing or damaged."""
     try:
@@ -123,6 +167,11 @@ def read(file: Path) -> bytes | None:
         content = file.read_bytes()
     except OSError:
         return None
+    return checked(content)
+
+
+def checked(content: bytes) -> bytes | None:
+    """Return the code in a file's content; None if it is damaged."""
     digest, code = content[:32], content[32:]
     return code if hashlib.sha256(code).digest() == digest else None
 
@@ -187,8 +236,12 @@ class KernelCache(NullCache):
     def load_overload(self, sig, target_context) -> CompileResult | None:
         if not self._usable:
             return None
-        name = self._file_name(sig, target_context.codegen())
-        code = self._kept(name)
+        codegen = target_context.codegen()
+        name, code = self._file_name(sig, codegen), None
+        if (folder := prepared(codegen.magic_tuple())) is not None:
+            with suppress(OSError):  # it has no such kernel
+                code = checked((folder / name).read_bytes())
+        code = code or self._kept(name)
         if code is None:
             compiling.begins()
             self._take_turn(name)

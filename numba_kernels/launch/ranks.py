@@ -34,6 +34,7 @@ GUARD = Path(__file__).with_name("guard.py")
 LONGEST_SOCKET = 107  # bytes in the path of a Unix socket
 FORKED = Path(__file__).with_name("forked_rank.py")
 SUPERVISOR = Path(__file__).with_name("rank_supervisor.py")
+WARNINGS = signal.SIGUSR1, signal.SIGUSR2  # of batch systems, before they end a job
 
 
 class Ended(subprocess.CompletedProcess[str]):
@@ -179,7 +180,9 @@ def run_ranks(
             those of `thread_environment`.
         capture: return the ranks' output as str instead of showing it as it arrives.
         grace: seconds that ranks get to end by themselves after Ctrl-C or SIGTERM, which are passed
-            on to them once; a second one kills them.
+            on to them once; a second one kills them. What batch systems send instead, SIGUSR1 or
+            SIGUSR2, reaches them as SIGTERM. If they end with status os.EX_TEMPFAIL, then so does
+            the call; otherwise the signal has its usual effect on this process, too.
         survive: if a rank dies, let the others continue (rank_supervisor.py), and return rank 0's
             status. Otherwise the `returncode` is that of a rank that failed; 0 if none did.
         least: if any rank dies, rank 0 too, let the others continue while so many of them are left.
@@ -222,14 +225,17 @@ def run_ranks(
     failed: int | None = None
     signals: list[int] = []
 
+    def pass_on(number: int) -> None:
+        process.send_signal(signal.SIGTERM if number in WARNINGS else number)
+
     def forward(number: int, frame: object) -> None:
         signals.append(number)
         if process is not None:
-            process.send_signal(number)
+            pass_on(number)
 
     before = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, *WARNINGS):
             before[number] = signal.signal(number, forward)
     try:
         pipes = [output_pipe(named, name) for name in ("out", "err")]
@@ -242,7 +248,7 @@ def run_ranks(
             start_new_session=True,  # so only we get the terminal's Ctrl-C, and pass it on once
         )
         for number in list(signals):  # those that arrived while it started
-            process.send_signal(number)
+            pass_on(number)
         for _, write in pipes:
             write.close()
         texts, in_time = _collect(process, [read for read, _ in pipes], timeout, capture)
@@ -260,7 +266,7 @@ def run_ranks(
             shutil.rmtree(remove, ignore_errors=True)
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
-    if signals:  # SIGTERM: the ranks have ended, so now it has its usual effect on this process
+    if signals and status != os.EX_TEMPFAIL:  # the ranks have ended: its usual effect, here, too
         os.kill(os.getpid(), signals[0])
     if not in_time:
         what = f"{n} ranks of python {' '.join(map(str, argv))[:80]}"

@@ -1,9 +1,9 @@
 """Slurm, PBS and LSF for tests: programs with their names that run the submitted script here.
 
 `install(folder)` writes sbatch, squeue, scontrol, scancel, srun; qsub, qstat, qdel; bsub, bjobs,
-bkill. They answer with the words of the real programs, also after a job was cancelled. A job
-is a folder JOBS/<id> with the script, the pid of its session and, at the end, its status. As on a
-real system, a job is a process of its own, in a session of its own, that only the batch system
+bkill, brequeue. They answer with the words of the real programs, also after a job was cancelled. A
+job is a folder JOBS/<id> with the script, the pid of its session and, at the end, its status. As on
+a real system, a job is a process of its own, in a session of its own, that only the batch system
 ends. srun calls mpiexec. A file JOBS/hold keeps new jobs waiting in the queue.
 """
 
@@ -19,6 +19,8 @@ from pathlib import Path
 
 JOBS = Path({jobs!r})
 me, words = Path(sys.argv[0]).name, sys.argv[1:]
+NUMBERS = dict(sbatch="SLURM_JOB_ID", scontrol="SLURM_JOB_ID", qsub="PBS_JOBID")
+NUMBERS |= dict(bsub="LSB_JOBID", brequeue="LSB_JOBID")
 
 with open(JOBS / "calls", "a") as calls:
     print(me, *words, file=calls)
@@ -33,22 +35,37 @@ def submit(text):
     (job / "script").write_text(text)
     (job / "script").chmod(0o700)
     (job / "environment").write_text("\\n".join(os.environ))
+    start(job)
+    return number
+
+
+def start(job, before=0):
+    """Run the job's script, once the session of its process `before` has been ended."""
     waiter = (
-        "import os, subprocess, sys, time\\n"
-        "job, hold = sys.argv[1:]\\n"
+        "import os, signal, subprocess, sys, time\\n"
+        "job, hold, before = sys.argv[1:]\\n"
+        "for one in (signal.SIGTERM, signal.SIGKILL) if before != '0' else ():\\n"
+        "    try: os.killpg(int(before), one)\\n"
+        "    except ProcessLookupError: break\\n"
+        "    time.sleep(5)\\n"
         "while os.path.exists(hold): time.sleep(0.05)\\n"
         "open(job + '/running', 'w').close()\\n"
         "status = subprocess.call([job + '/script'], stdin=subprocess.DEVNULL)\\n"
         "open(job + '/status', 'w').write(str(status))\\n"
     )
+    text = (job / "script").read_text()
     head = re.search(r"(?m)^#\\w+ (?:-o |--output=)(\\S+)", text)[1]
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", waiter, str(job), str(JOBS / "hold")],
+        [sys.executable, "-I", "-S", "-c", waiter, str(job), str(JOBS / "hold"), str(before)],
         start_new_session=True, stdin=subprocess.DEVNULL, cwd="/",
-        stdout=open(head, "w"), stderr=subprocess.STDOUT,
+        env=os.environ | {{NUMBERS[me]: job.name}},
+        stdout=open(head, "a"), stderr=subprocess.STDOUT,
     )
     (job / "pid").write_text(str(process.pid))
-    return number
+
+
+def again(number):
+    start(JOBS / number, (JOBS / number / "pid").read_text())
 
 
 def state(number, waiting, running):
@@ -85,6 +102,8 @@ elif me == "squeue":
     if now is None:
         sys.exit("slurm_load_jobs error: Invalid job id specified")
     print(now)
+elif me == "brequeue" or words[0] == "requeue":
+    again(words[-1])
 elif me == "scontrol":
     now = state(words[-1], "PENDING", "RUNNING") or ended("CANCELLED", "FAILED")
     print("JobId=" + words[-1] + " JobState=" + now + " Reason=None TimeLimit=01:00:00 NodeList=n1")
@@ -112,7 +131,7 @@ elif me == "srun":
     os.execvp({mpiexec!r}, [{mpiexec!r}, "-n", ranks, *words[first:]])
 '''
 NAMES = ["sbatch", "squeue", "scontrol", "scancel", "srun"]
-NAMES += ["qsub", "qstat", "qdel", "bsub", "bjobs", "bkill"]
+NAMES += ["qsub", "qstat", "qdel", "bsub", "bjobs", "bkill", "brequeue"]
 
 
 def install(folder: Path, mpiexec: str) -> Path:

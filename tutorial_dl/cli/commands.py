@@ -1,6 +1,7 @@
 """The command line. Heavy packages are imported only after a command has checked its options."""
 
 import inspect
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,18 @@ from . import cluster, flags, layout, notebooks  # noqa: F401  (flags changes wh
 from . import ranks as ranks_of
 from .errors import fail, one_line
 from .files import check_writable
-from .parameters import APPLIED, GONE, OF_SEARCH, RANKS, file_option, flag, number, own, parameter
+from .parameters import (
+    APPLIED,
+    GONE,
+    OF_JOB,
+    OF_SEARCH,
+    RANKS,
+    file_option,
+    flag,
+    number,
+    own,
+    parameter,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,7 +36,7 @@ app = typer.Typer(
 
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(notebooks.app, name="notebooks")
-SAVING_SECONDS = 60.0  # after SIGTERM, the time that ranks have to write a checkpoint
+SAVING_SECONDS = 60.0  # that ranks have for a checkpoint after a batch system's warning
 
 
 def fill_in(context: typer.Context, file: Path | None) -> Path | None:
@@ -112,7 +124,7 @@ def train(file: Path | None = None, **given) -> None:
     except KeyboardInterrupt:
         newest = max(Path(folder).glob("step_*"), default=None) if folder else None
         fail("interrupted" + (f"; --resume goes on from {newest}" if newest else ""), 130)
-    if done.returncode not in (0, 1, 2):  # with these, a rank has printed the reason
+    if done.returncode not in (0, 1, 2, os.EX_TEMPFAIL):  # a rank has printed the reason of these
         who = "a rank" if done.failed is None else f"rank {done.failed}"
         if done.failed is None and (asked.with_master or least):  # each rank would have said so
             who = "mpiexec or a rank's supervisor"
@@ -136,6 +148,25 @@ FILE = inspect.Parameter("file", inspect.Parameter.KEYWORD_ONLY, default=None, a
 train.__signature__ = inspect.Signature([FILE, *map(parameter, config.OPTIONS.values())])
 app.command()(train)
 
+jobs = typer.Typer(no_args_is_help=True, help="Write or submit the file of a batch job.")
+app.add_typer(jobs, name="job")
+
+
+@one_line()
+def train_in_a_job(file: Path | None = None, **given) -> None:
+    """The file of a batch job that trains as `train` does, and goes on in a next job."""
+    from .job import write
+
+    own = {one.name: given.pop(one.name) for one in OF_JOB}
+    asked = {name: getattr(value, "value", value) for name, value in given.items()}
+    write(config.RunConfig.of(**asked), **own)
+
+
+train_in_a_job.__signature__ = inspect.Signature(
+    [FILE, *OF_JOB, *map(parameter, config.OPTIONS.values())]
+)
+jobs.command("train")(train_in_a_job)
+
 
 def tune(file: Path | None = None, **given) -> None:
     """Search for good options: many trainings, several at once, each on its own ranks."""
@@ -146,7 +177,7 @@ def tune(file: Path | None = None, **given) -> None:
     given = {name: getattr(value, "value", value) for name, value in given.items()}
     own = {one.name: given.pop(one.name) for one in OF_SEARCH}
     gone = [one.name for one in GONE if given.pop(one.name) is not None]
-    more = {name: given.pop(name) for name in ("resume", "json")}
+    more = {name: given.pop(name) for name in ("resume", "requeue", "json")}
     again = "; --resume goes on" if own["study"] else ""
     try:
         for name in gone:
@@ -165,7 +196,7 @@ def tune(file: Path | None = None, **given) -> None:
         fail(str(error))
     except KeyboardInterrupt:
         fail(f"interrupted{again}", 130)
-    if status not in (0, 1, 2, 130):  # with these, a rank has printed the reason
+    if status not in (0, 1, 2, os.EX_TEMPFAIL, 130):  # a rank has printed the reason of these
         fail(f"the coordinator (rank 0) was ended by {ending(status)}{again}", 1)
     raise typer.Exit(status)
 

@@ -84,6 +84,17 @@ OF_SEARCH = [  # options of `tune` that `train` does not have
         best_to="Write the best options, for train --config.",
     ),
 ]
+OF_JOB = [  # options of `job train` that `train` does not have
+    own("profile", str, "slurm", "Name or TOML file of a profile; `cluster profiles` lists them."),
+    own("hand_over", bool, False, "Submit the job, and print its number.", "--submit"),
+    own(
+        "chain",
+        int,
+        1,
+        "Submit so many jobs, one after the other: for sites that let no job be put back.",
+        min=1,
+    ),
+]
 # Options of earlier versions, which say what to write now
 GONE = [own(name, str | None, None, "", hidden=True) for name in ("suggesters", "sizes")]
 

@@ -109,7 +109,8 @@ def work(**options) -> int:
 def run_rank(config: RunConfig) -> int:
     """Train as one rank of a run, and return the exit status.
 
-    It is 0, 1 if training failed, 2 for bad input, 130 after Ctrl-C, or 143 after SIGTERM.
+    It is 0, 1 if training failed, 2 for bad input, 130 after Ctrl-C, or 75 (EX_TEMPFAIL) if a
+    batch system's warning came and a checkpoint is written.
     """
     import numpy as np
 
@@ -161,10 +162,22 @@ def run_rank(config: RunConfig) -> int:
     except Terminated as end:
         if team.rank == 0:
             print(end, file=sys.stderr, flush=True)
+            if config.checkpoint.requeue:
+                put_back()
         return ended(end.code)
     except (Exception, SystemExit) as error:
         causes = report(team, error, setting_up, config.with_master)
         return ended(2 if setting_up and causes else 1, lost=not causes)
+
+
+def put_back() -> None:
+    """Put the job that this is back into its queue, and say what came of it."""
+    from ..cluster.batch_job import Job, JobError
+
+    try:
+        print(Job.put_back(), file=sys.stderr, flush=True)
+    except JobError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
 
 
 def trainer_of(config: RunConfig, team):

@@ -1,11 +1,15 @@
 """`python -m tutorial_dl tune`: checks before ranks are started, and the work of one rank."""
 
+import os
+import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from numba_kernels import launch
 
 from ..config import OPTIONS, RunConfig
+from ..runtime.termination import WARNINGS
 from ..tuning.coordinator import Refused
 from ..tuning.options import config_of
 from ..tuning.search import Search
@@ -13,7 +17,7 @@ from ..tuning.space import Space
 from . import ranks as ranks_of
 from .files import check_writable, print_or_write, replace
 from .train import check as check_training
-from .train import leave, preload, report
+from .train import leave, preload, put_back, report
 
 
 def search_of(
@@ -26,12 +30,14 @@ def search_of(
     return Search(Space.read(space), RunConfig.of(**base), file, resume, **more), files
 
 
-def check(asked: int | None, **options) -> int:
+def check(asked: int | None, requeue: bool, **options) -> int:
     """Check everything that can be checked; returns the ranks in all.
 
     `asked` is the number of ranks asked for.
     """
     search, files = search_of(**options)
+    if requeue and not search.resume:
+        raise ValueError("--requeue has no effect without --resume")
     if files["best_to"] and len(search.merits) > 1:
         raise ValueError(
             f"--best-to writes the best set, and {search.merit} may have several: use --json FILE"
@@ -58,8 +64,11 @@ def start(ranks: int, options: dict) -> int:
     return ranks_of.start("tune", ranks, options, survive=True, preload=needed).returncode
 
 
-def work(**options) -> int:
-    """The work of one rank; returns the exit status: 0, 1 if no trial was completed, 2, or 130."""
+def work(requeue: bool, **options) -> int:
+    """The work of one rank; returns the exit status.
+
+    It is 0, 1 if no trial was completed, 2, 130, or 75 (EX_TEMPFAIL) after a batch system warned.
+    """
     import numpy as np
 
     from numba_kernels.team.team import Team
@@ -71,7 +80,9 @@ def work(**options) -> int:
     team = Team()
     launch.can_be_lost()
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-    status = 0
+    status, warnings = 0, []
+    for number in WARNINGS if search.file is not None else ():
+        signal.signal(number, partial(end_early, warnings, team.rank))
     try:
         found = run(search, team, say)
         if found is not None:
@@ -85,8 +96,20 @@ def work(**options) -> int:
         of_input = isinstance(error, ValueError)
         report(team, error, setting_up=of_input)
         status = 2 if of_input else 1
+    if warnings and status == 130:
+        status = os.EX_TEMPFAIL
+        say(f"ended by a signal; {search.file} has the trials, --resume goes on", None)
+        if requeue:
+            put_back()
     leave(status)  # lost ranks would never reach MPI_Finalize
     return status
+
+
+def end_early(warnings: list, rank: int, number: int, frame: object) -> None:
+    """The coordinator ends the search when its batch system warns; the others end with it."""
+    if rank == 0 and not warnings:
+        warnings.append(number)
+        raise KeyboardInterrupt
 
 
 def say(text: str, row: dict | None) -> None:

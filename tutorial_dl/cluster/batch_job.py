@@ -27,6 +27,8 @@ class System(NamedTuple):
     never: str  # states of a waiting job that no waiting can help
     report: tuple[str, ...]  # followed by the id: what is known of a job, also soon after its end
     cancel: tuple[str, ...]  # followed by the id
+    number: str  # the environment variable that has the id, in a job
+    again: tuple[str, ...]  # puts a running job back, followed by its id; (): only managers may
     ends: tuple[tuple[str, str], ...]  # expressions for `report`, and what the first match means
 
 
@@ -48,6 +50,8 @@ SYSTEMS = {
         r"|(Assoc|QOS)Max\w+PerJob(Limit)?)\)",
         ("scontrol", "show", "job", "--oneliner"),
         ("scancel",),
+        "SLURM_JOB_ID",
+        ("scontrol", "requeue"),
         (
             (r"JobState=(?:TIMEOUT|DEADLINE)|Reason=TimeLimit", LIMIT),
             (r"JobState=(?:NODE_FAIL|BOOT_FAIL)|Reason=NodeDown", NODE),
@@ -66,6 +70,8 @@ SYSTEMS = {
         r"^Q \(Can Never Run",
         ("qstat", "-x", "-f"),
         ("qdel",),
+        "PBS_JOBID",
+        (),
         (
             (r"exceeded resource walltime|Exit_status = -29", LIMIT),
             (r"exceeded resource (?:v|p)?mem|Exit_status = -27", MEMORY),
@@ -82,6 +88,8 @@ SYSTEMS = {
         r"(?!)",  # bsub refuses such jobs
         ("bjobs", "-l"),
         ("bkill",),
+        "LSB_JOBID",
+        ("brequeue",),
         (
             (r"TERM_RUNLIMIT|TERM_DEADLINE", LIMIT),
             (r"TERM_MEMLIMIT|TERM_SWAP", MEMORY),
@@ -102,6 +110,9 @@ STATUS = re.compile(r"\bExitCode=(\d+):|\bExit_status = (\d+)|[Ee]xit code (\d+)
 # What a launcher says of ranks that ended, such as "srun: error: n2: task 3: Killed".
 OF_RANKS = re.compile(r"^(?:srun|slurmstepd\S*): error: (\S+: tasks? .*)$", re.MULTILINE)
 OF_A_JOB = re.compile(r"(SLURM|PBS|LSB)_.*")  # environment variables
+
+
+FILE = "TUTORIAL_DL_JOB_FILE"  # environment variable: the script of the job that this runs in
 
 
 class JobError(RuntimeError):
@@ -135,6 +146,29 @@ class Job:
             said = " ".join((done.stderr + done.stdout).split()) or f"status {done.returncode}"
             raise JobError(f"{of.submit[0]} refused the job: {said}")
         return cls(system, found[1], log)
+
+    @classmethod
+    def put_back(cls) -> str:
+        """Let the job that this process runs in run once more, and say so in a line.
+
+        Raises:
+            JobError: If this is no job, or its system refuses it.
+        """
+        for name, of in SYSTEMS.items():
+            if (number := os.environ.get(of.number)) and of.again:
+                done = _run([*of.again, number])
+                if done.returncode:
+                    raise JobError(f"{' '.join(of.again)}: {' '.join(done.stderr.split())}")
+                return f"job {number} is put back into the queue"
+            if number:
+                file = os.environ.get(FILE)
+                if file is None:
+                    raise JobError(
+                        f"{name.upper()} lets only managers put job {number} back: submit its file "
+                        "again, or let `python -m tutorial_dl job train ... --submit` do so"
+                    )
+                return f"{cls.submit(name, Path(file), Path(file))} goes on in place of {number}"
+        raise JobError("this is no job of Slurm, PBS or LSF, so it can't be put back into a queue")
 
     def __str__(self) -> str:
         return f"job {self.number}"

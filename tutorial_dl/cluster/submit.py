@@ -1,4 +1,4 @@
-"""The batch job of a cluster's engines: write its script and submit it.
+"""Scripts of batch jobs: that of a cluster's engines, which is submitted, and of a training.
 
 The script starts the site's launcher once, so all engines are ranks of one MPI world.
 """
@@ -34,7 +34,7 @@ def engines(record: Record, of: Profile, engine: Sequence[str]) -> Job:
         return job
     file, log = record.path / "job.sh", record.path / "job.log"
     name, connection = f"tutorial-{record.name}", record.connection_file("engine")
-    text = script(of, name, record.n, engine, connection, log)
+    text = engines_script(of, name, record.n, engine, connection, log)
     # The job would create its logs with the permissions of its umask.
     head = log.with_suffix(".head")
     for path, content, mode in ((file, text, 0o700), (log, "", 0o600), (head, "", 0o600)):
@@ -52,57 +52,80 @@ def engines(record: Record, of: Profile, engine: Sequence[str]) -> Job:
     return job
 
 
-def directives(profile: Profile, name: str, n: int, output: Path) -> list[str]:
+# Whether the system may start a job once more, and, if so, how it warns the job of its time limit
+ONCE = {"slurm": ["--no-requeue"], "pbs": ["-r n"], "lsf": ["-rn"]}
+AGAIN = {
+    "slurm": ["--requeue", "--open-mode=append", "--signal=B:USR1@120"],
+    "pbs": ["-r y"],  # it sends SIGTERM some seconds before the end (kill_delay)
+    "lsf": ["-r", "-wa USR1", "-wt 2"],  # (MPICH's mpiexec passes USR1 on, and dies of USR2)
+}
+
+
+def directives(
+    profile: Profile, name: str, n: int, output: Path | str, once: bool = True
+) -> list[str]:
     """The lines at the top of the script that the batch system reads."""
     shape = profile.shape(n)
     if profile.system == "slurm":
         head = [f"--job-name={name}", f"--output={output}", f"--nodes={shape['nodes']}"]
         head += [f"--ntasks={n}", f"--ntasks-per-node={shape['ranks_per_node']}"]
-        # If a node fails, a job that starts again would find neither controller nor variables.
-        head += [f"--cpus-per-task={shape['cores_per_rank']}", "--no-requeue"]
+        head += [f"--cpus-per-task={shape['cores_per_rank']}"]
         prefix, optional = "#SBATCH", ("--partition=", "--account=", "--time=")
     elif profile.system == "pbs":
         # -V: pass on the environment of the submitting process, as Slurm and LSF do by default.
-        head = [f"-N {name[:15]}", "-V", "-r n", "-j oe", f"-o {output}"]
+        head = [f"-N {name[:15]}", "-V", "-j oe", f"-o {output}"]
         head += [f"-l {profile.fill(profile.resources, n)}"]
         prefix, optional = "#PBS", ("-q ", "-A ", "-l walltime=")
     else:
-        head = [f"-J {name}", "-rn", f"-o {output}", f"-n {n}"]
+        head = [f"-J {name}", f"-o {output}", f"-n {n}"]
         head += [f'-R "span[ptile={shape["ranks_per_node"]}]"']
         if shape["cores_per_rank"] > 1:
             head += [f'-R "affinity[core({shape["cores_per_rank"]})]"']
         prefix, optional = "#BSUB", ("-q ", "-P ", "-W ")  # -W takes no seconds
+    head += (ONCE if once else AGAIN)[profile.system]
     time = profile.time.rpartition(":")[0] if profile.system == "lsf" else profile.time
     values = zip(optional, (profile.queue, profile.account, time), strict=True)
     head += [option + value for option, value in values if value]
     return [f"{prefix} {line}" for line in [*head, *profile.directives]]
 
 
-def script(
+def engines_script(
     profile: Profile, name: str, n: int, engine: Sequence[str], connection: Path, log: Path
 ) -> str:
     """The batch script of a job in which `profile`'s launcher starts `n` engines once."""
+    # If a node fails, a job that starts again would find neither controller nor variables.
+    head = directives(profile, name, n, log.with_suffix(".head"))
+    # Write output at once; some systems copy it only at the end. Output up to here is in .head.
+    head.append(f"exec >> {shlex.quote(str(log))} 2>&1")
+    job = [sys.executable, "-I", "-S", str(IN_JOB), "--guard", str(launch.GUARD)]
+    return script(profile, n, head, [*job, "--connection", str(connection), "--"], engine)
+
+
+def script(
+    profile: Profile, n: int, head: Sequence[str], before: Sequence[str], command: Sequence[str]
+) -> str:
+    """The script of a job in which `profile`'s launcher starts `command` as `n` ranks.
+
+    `head`: its first lines, after the shell's; `before`: the words of a command that runs the
+    launcher.
+    """
     threads = [f"export {v}={profile.cores_per_rank}" for v in launch.THREAD_VARIABLES]
     of_mpi = privacy.ANYWHERE | open_mpi.settings({})  # which MPI it is, only the job knows
     threads += [f"export {name}=${{{name}-{value}}}" for name, value in of_mpi.items()]
     if profile.system == "slurm":  # since 22.05, srun does not inherit this from the job
         threads += [f"export SRUN_CPUS_PER_TASK={profile.cores_per_rank}"]
-    job = [sys.executable, "-I", "-S", str(IN_JOB), "--guard", str(launch.GUARD)]
-    job += ["--connection", str(connection), "--"]
-    launcher = profile.fill(profile.launcher, n)
+    launcher, job = profile.fill(profile.launcher, n), [*before]
     if mpi_launcher.PLACE in launcher:
         job += [sys.executable, "-P", str(Path(mpi_launcher.__file__))]
     lines = [
         "#!/bin/bash",
-        *directives(profile, name, n, log.with_suffix(".head")),
-        # Write output at once; some systems copy it only at the end. Output up to here is in .head.
-        f"exec >> {shlex.quote(str(log))} 2>&1",
+        *head,
         f"cd {shlex.quote(os.getcwd())}",
         *(f"module load {module}" for module in profile.modules),
         *profile.setup,
         *threads,
         # exec replaces the shell, so that signals for the job reach it.
-        f"exec {shlex.join(job)} {launcher} {shlex.join(engine)}",
+        f"exec {' '.join(filter(None, (shlex.join(job), launcher, shlex.join(command))))}",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,7 +1,7 @@
 """Exceptions that end training, and one-line summaries of Keras's and TensorFlow's errors."""
 
+import os
 import re
-import signal
 
 from numba_kernels.errors import message_of
 
@@ -38,14 +38,14 @@ class NotFinite(TrainingError):
 
 
 class Terminated(SystemExit):
-    """After SIGTERM: a checkpoint was written, and training has ended on all ranks."""
+    """After a batch system's warning: a checkpoint is written, training has ended on all ranks."""
 
     def __init__(self, path, steps: int):
-        super().__init__(128 + signal.SIGTERM)
+        super().__init__(os.EX_TEMPFAIL)  # "try again"
         self.path, self.steps = path, steps
 
     def __str__(self) -> str:
-        return f"ended by SIGTERM after step {self.steps}; {self.path} is written, resume from it"
+        return f"ended by a signal after step {self.steps}; {self.path} is written, resume from it"
 
 
 def telling_line(error: BaseException) -> str:

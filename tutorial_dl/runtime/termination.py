@@ -34,21 +34,25 @@ class Pulse:
         return bool(wants)
 
 
-@contextmanager
-def heeding(number: int = signal.SIGTERM):
-    """Context in which a signal is only recorded: yields a list to which it is appended.
+# What batch systems send some time before they kill a job; the second and third if asked to
+WARNINGS = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
 
-    Batch systems send SIGTERM some time before SIGKILL. Only a process's main thread can handle
-    signals; in other threads this changes nothing.
+
+@contextmanager
+def heeding(*numbers: int):
+    """Context in which these signals are only recorded: yields a list to which they are appended.
+
+    Only a process's main thread can handle signals; in other threads this changes nothing.
     """
     seen: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield seen
         return
-    before = signal.signal(number, lambda number, frame: seen.append(number))
+    before = {one: signal.signal(one, lambda number, frame: seen.append(number)) for one in numbers}
     try:
         yield seen
     finally:
-        signal.signal(number, signal.SIG_DFL if before is None else before)
+        for one, handler in before.items():
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)
     if seen:  # the loop has not acted on it, so raise it again with its usual effect
-        signal.raise_signal(number)
+        signal.raise_signal(seen[0])

@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from contextlib import suppress
+from datetime import timedelta
 
 from tqdm import tqdm
 
@@ -37,7 +38,7 @@ class Outlook:
 
     def __init__(self, words: str, run, epochs: int):
         self.words, self.run = words, run
-        self.before = len(run.history.epochs)
+        self.before, self.begun = len(run.history.epochs), time.monotonic()
         self.epochs = self.before + epochs
         train = run.dataset.train
         self.samples = train.samples if isinstance(train, Stream) else len(train)
@@ -45,6 +46,17 @@ class Outlook:
     @property
     def done(self) -> int:
         return len(self.run.history.epochs)
+
+    @property
+    def job(self) -> str:
+        """What is left of a batch job's time, beside what training needs; "" if that is unknown."""
+        ends = os.environ.get("SLURM_JOB_END_TIME", "")  # seconds since 1970
+        if not ends.isdigit() or self.done == self.before:
+            return ""
+        each = (time.monotonic() - self.begun) / (self.done - self.before)
+        times = each * (self.epochs - self.done), max(0.0, int(ends) - time.time())
+        needs, left = (timedelta(seconds=round(seconds)) for seconds in times)
+        return f"; {needs} to go, {left} left of the job"
 
     @property
     def where(self) -> str:
@@ -155,7 +167,7 @@ class EpochLines(Nothing):
         metrics = ", ".join(f"{name} {value}" for name, value in values.items())
         print(
             f"{self.outlook.words}, epoch {row['epoch']} of {self.outlook.epochs}: {metrics}; "
-            f"{row['samples_per_second']:.0f} samples/s, {row['seconds']:.1f} s",
+            f"{row['samples_per_second']:.0f} samples/s, {row['seconds']:.1f} s{self.outlook.job}",
             file=sys.stderr,
             flush=True,
         )

@@ -1,7 +1,6 @@
 """`Trainer`: trains any model by any strategy."""
 
 import inspect
-import signal
 import weakref
 from contextlib import contextmanager, nullcontext
 
@@ -17,7 +16,7 @@ from ..runtime.errors import Terminated, TrainingError
 from ..runtime.evaluation import predict
 from ..runtime.handing_out import check_epochs, opened
 from ..runtime.history import History
-from ..runtime.termination import heeding
+from ..runtime.termination import WARNINGS, heeding
 from .plan import Plan
 from .progress import progress as progress_of
 
@@ -72,7 +71,8 @@ class Trainer:
         callbacks: See `callbacks`; called in this order, on all ranks. Most of Keras's callbacks
             work, too (keras_callbacks.py).
         checkpoint: Folder for checkpoints that all ranks see; None: no checkpoints. With a folder,
-            SIGTERM (a batch system's warning) writes a checkpoint and raises Terminated.
+            a batch system's warning (SIGTERM, SIGUSR1, SIGUSR2) writes a checkpoint and raises
+            Terminated.
         checkpoint_every: Steps between two checkpoints; None: at the end of each epoch.
         keep_checkpoints: Number of newest checkpoints to keep.
         check_every: Steps between two checks that all ranks have the same weights, besides the
@@ -142,7 +142,7 @@ class Trainer:
         Raises:
             TrainingError: If the loss is not finite.
             PeerError: If another rank failed.
-            Terminated: After SIGTERM.
+            Terminated: After SIGTERM, SIGUSR1 or SIGUSR2.
         """
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, got {epochs}")
@@ -156,8 +156,8 @@ class Trainer:
                 seen = nullcontext()
                 if run.timeline is not None:
                     seen = run.timeline.over(run.team, lambda: not run.history.lost)
-                # SIGTERM ends a process at once; it is caught only to write a checkpoint first.
-                heeded = nullcontext([]) if run.saving is None else heeding(signal.SIGTERM)
+                # They end a process at once, and are caught only to write a checkpoint first.
+                heeded = nullcontext([]) if run.saving is None else heeding(*WARNINGS)
                 choose_way(run, self.loop, epochs, self.progress)
                 with seen, heeded as signals, self._bar(epochs) as bar:
                     run.notify("on_fit_begin")

@@ -14,7 +14,7 @@ import pytest
 from ended import wait_for
 
 from tutorial_dl.config import RunConfig, read
-from tutorial_dl.runtime.termination import heeding
+from tutorial_dl.runtime.termination import WARNINGS, heeding
 
 TRAIN = (
     "-m", "tutorial_dl", "train", "--model", "dense", "--epochs", "6", "--batch-size", "40",
@@ -114,17 +114,19 @@ def killed_again_and_again(tmp_path, times):
     return run
 
 
-def test_sigterm_writes_one_and_ends(tmp_path):
+@pytest.mark.thorough(but="SIGUSR1")
+@pytest.mark.parametrize("warning", ["SIGTERM", "SIGUSR1", "SIGUSR2"])
+def test_a_warning_writes_one_and_ends(warning, tmp_path):
     folder = tmp_path / "run"
     process = start(folder, "--epochs", "100000", "--checkpoint-every", "1000000")
     wait_for(lambda: steps_in(folder), process)
     before = steps_in(folder)[-1]
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.Signals[warning])
     _, err = process.communicate(timeout=600)
-    assert process.returncode == -signal.SIGTERM
+    assert process.returncode == 75  # EX_TEMPFAIL, "try again"
     last = steps_in(folder)[-1]
     assert last >= before and err.count("\n") == 1
-    assert f"ended by SIGTERM after step {last}; {folder}" in err
+    assert f"ended by a signal after step {last}; {folder}" in err
     done = result(start(folder, "--resume", "--target", "val_loss=100", "--json", "-"))
     assert done["stopped"] == f"val_loss {done['val_loss']:.4g} has reached 100"
     assert done["history"][-1]["epoch"] == last // 36 + 1
@@ -152,13 +154,14 @@ def test_stopped_runs(tmp_path):
     assert wrong.returncode == 2 and err.count("\n") == 1 and "there is no 'val_acc'; one of" in err
 
 
-def test_a_signal_that_comes_too_late_is_not_lost():
+@pytest.mark.parametrize("number", WARNINGS)
+def test_a_signal_that_comes_too_late_is_not_lost(number):
     told = []
-    before = signal.signal(signal.SIGTERM, lambda *_: told.append("outside"))
+    before = signal.signal(number, lambda *_: told.append("outside"))
     try:
-        with heeding() as seen:
-            signal.raise_signal(signal.SIGTERM)
-            assert seen == [signal.SIGTERM] and not told
+        with heeding(*WARNINGS) as seen:
+            signal.raise_signal(number)
+            assert seen == [number] and not told
         assert told == ["outside"]
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)

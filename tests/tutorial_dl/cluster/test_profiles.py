@@ -137,21 +137,21 @@ HEADS = {
     "pbs": """\
 #PBS -N tutorial-x
 #PBS -V
-#PBS -r n
 #PBS -j oe
 #PBS -o /f/job.head
 #PBS -l select=3:ncpus=8:mpiprocs=4
+#PBS -r n
 #PBS -q short
 #PBS -A course
 #PBS -l walltime=01:30:00
 #PBS --exclusive""",
     "lsf": """\
 #BSUB -J tutorial-x
-#BSUB -rn
 #BSUB -o /f/job.head
 #BSUB -n 10
 #BSUB -R "span[ptile=4]"
 #BSUB -R "affinity[core(2)]"
+#BSUB -rn
 #BSUB -q short
 #BSUB -P course
 #BSUB -W 01:30
@@ -173,7 +173,7 @@ def test_scripts_line_by_line(system, tmp_path):
         directives='["--exclusive"]',
     )
     engine = ["python", "-m", "ipyparallel.engine", "--mpi"]
-    text = submit.script(
+    text = submit.engines_script(
         profile.load(file), "tutorial-x", 10, engine, Path("/f/c.json"), Path("/f/job.log")
     )
     lines = text.splitlines()

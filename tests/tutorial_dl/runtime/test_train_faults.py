@@ -185,8 +185,8 @@ def test_signals(folder):
     process = start(folder, *long, "--checkpoint", "run", "--checkpoint-every", "50", model="plain")
     wait_for(lambda: list(folder.glob("run/step_*")), process)
     process.send_signal(signal.SIGTERM)
-    _, err = ended(process, -signal.SIGTERM)
-    assert "ended by SIGTERM after step" in err and "is written, resume from it" in err
+    _, err = ended(process, 75)
+    assert "ended by a signal after step" in err and "is written, resume from it" in err
     last = max(int(path.name[5:]) for path in folder.glob("run/step_*"))
     assert f"after step {last};" in err
     words = (*DOWNPOUR[:4], "--checkpoint", "run", "--resume", "--target", "val_accuracy=0.9")

@@ -165,8 +165,8 @@ def ended_in(file):
 def killed_once(folder, victim, after, trials, cells):
     """Start or resume the search, and kill rank `victim` when `after` more trials have ended.
 
-    Returns the exit status, and whether it was killed. Victim None: nothing is killed. Each of the
-    `cells` is one rank.
+    Returns the exit status, and whether it was killed. Victim None: nothing is killed; "search":
+    it is warned, as by a batch system. Each of the `cells` is one rank.
     """
     space = f"""{RATE}
 [seconds]
@@ -186,10 +186,10 @@ choices = ["{folder}", "{folder}/"]
     process, end = tune(folder, space, *words, wait=False), time.monotonic() + 300
     try:
         while victim is not None and process.poll() is None and time.monotonic() < end:
-            pid = pid_of(folder, victim)
+            pid = process.pid if victim == "search" else pid_of(folder, victim)
             if pid is not None and ended_in(folder / "study.log") >= already + after:
                 with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, signal.SIGUSR1 if victim == "search" else signal.SIGKILL)
                     killed = True
                 break
             time.sleep(0.01)
@@ -212,7 +212,9 @@ def check_kills(folder, victims, trials, cells=4):
         status, killed = killed_once(folder, victim, after, trials, cells)
         text = (folder / "output").read_text()
         assert killed, text
-        if victim == 0:
+        if victim == "search":
+            assert status == 75 and text.count("ended by a signal; study.log has the trials") == 1
+        elif victim == 0:
             assert status == 1 and "the coordinator (rank 0) was ended by signal SIGKILL" in text
         else:
             assert status == 0 and "is lost" in text, text
@@ -235,7 +237,7 @@ def check_kills(folder, victims, trials, cells=4):
 
 @pytest.mark.thorough
 def test_a_killed_rank_or_coordinator_loses_no_trial(tmp_path):
-    check_kills(tmp_path, [(0, 3), (2, 2)], 12, cells=3)
+    check_kills(tmp_path, [(0, 3), (2, 2), ("search", 2)], 12, cells=3)
 
 
 # Bad input, before anything is trained -----------------------------------------------------------
