@@ -31,13 +31,8 @@ BUDGETS = {  # a room, several, or a file of tutorial_dl
     "models checkpoint quality (files)": 2200,
 }
 ABOVE = {  # the most lines that these may have until they are within their budgets
-<<<<<<< HEAD
-    "numba_kernels": 14600,
-    "course": 7300,
-=======
     "numba_kernels": 14730,
-    "course": 7700,
->>>>>>> 426a70aa098506c0ee72075865c66afe883d13aa
+    "course": 7300,
     "model_parallel": 5820,
     "cluster": 5760,
     "replica": 6300,
@@ -46,11 +41,7 @@ ABOVE = {  # the most lines that these may have until they are within their budg
     "data": 3360,
     "training": 3420,
     "interop horovod layers": 2960,
-<<<<<<< HEAD
-    "cli config options": 3680,
-=======
-    "cli config options": 3820,
->>>>>>> 426a70aa098506c0ee72075865c66afe883d13aa
+    "cli config options": 3840,
     "strategies": 2350,
     "layout": 1100,
     "models checkpoint quality (files)": 2650,
