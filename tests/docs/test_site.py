@@ -120,7 +120,7 @@ def test_a_command_shows_lines_that_call_it():
     ]  # fmt: skip
     whole, links = typer.main.get_command(app), dict.fromkeys(lines, "[One](../one.md)")
     made = commands.pages(whole, ("python -m tutorial_dl",), links)
-    made = {words[-1]: page for words, page in made}
+    made = {" ".join(words[1:]): page for words, page in made}
     assert f"For example, from [One](../one.md):\n\n```sh\n{lines[0]}\n```" in made["train"]
     assert "```sh" not in made["evaluate"]
 
