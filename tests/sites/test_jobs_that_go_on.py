@@ -59,13 +59,13 @@ def arrays(folder: Path) -> dict:
 def test_it_ends_with_the_bits_of_a_run_without_a_limit(slurm):
     """The limit is 4 minutes, the warning comes 2 before (a minute earlier at most)."""
     (slurm.home / "slow.py").write_text(MODEL)
-    whole = ["srun", "--mpi=pmi2", "-N2", "-n4", "python", "-m", "tutorial_dl", "train", *OPTIONS]
-    done = slurm.run([*whole, "whole", "--quiet"], env={"SLOW": ""}, seconds=SECONDS)
+    whole = ["python", "-m", "tutorial_dl", "train", "-n", "2", *OPTIONS, "whole", "--quiet"]
+    done = slurm.run(whole, env={"SLOW": ""}, seconds=SECONDS)
     assert done.returncode == 0, done.stderr
-    text = SUBMIT.replace("00:05:00", "00:04:00") + 'nodes = 2\nsetup = ["export SLOW=1"]\n'
+    text = SUBMIT.replace("00:05:00", "00:04:00") + 'setup = ["export SLOW=1"]\n'
     (slurm.home / "site.toml").write_text(text)
     words = ["--json", "result.json", "--profile", "site.toml", "--submit"]
-    done = slurm.run(["python", "-m", "tutorial_dl", "job", "train", *OPTIONS, "run", "-n", "4",
+    done = slurm.run(["python", "-m", "tutorial_dl", "job", "train", *OPTIONS, "run", "-n", "2",
                       "--checkpoint-every", "100", *words])  # fmt: skip
     assert done.returncode == 0, done.stderr
     job, log = done.stdout.strip(), slurm.home / "run.log"

@@ -22,6 +22,11 @@ AFTER = {  # options that let a job wait for the end of another one
     "pbs": "-W depend=afterany:{}",
     "lsf": '-w "ended({})"',
 }
+# When the job ends, which training shows; Slurm itself says it since version 23.
+ENDS = (
+    "export SLURM_JOB_END_TIME=${SLURM_JOB_END_TIME-"
+    '$(date +%s -d "$(squeue -h -o %e -j $SLURM_JOB_ID)" 2> /dev/null)}'
+)
 
 
 def words_of(config: RunConfig) -> list[str]:
@@ -58,6 +63,8 @@ def write(config: RunConfig, profile: str, hand_over: bool, chain: int) -> None:
         head = submit.directives(of, f"train-{Path(folder).name}", n, log, once=False)
         if before is not None:
             head.append(f"{head[-1].split()[0]} {AFTER[of.system].format(before.number)}")
+        if of.system == "slurm":
+            head.append(ENDS)
         if hand_over:
             head.append(f"export {FILE}={shlex.quote(str(file))}")
         command = [sys.executable, "-m", "tutorial_dl", "train", *words_of(config)]

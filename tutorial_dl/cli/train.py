@@ -113,6 +113,7 @@ def run_rank(config: RunConfig) -> int:
     batch system's warning came and a checkpoint is written.
     """
     import numpy as np
+    from mpi4py import MPI
 
     from numba_kernels.team.team import Team, abort_all
 
@@ -162,7 +163,12 @@ def run_rank(config: RunConfig) -> int:
     except Terminated as end:
         if team.rank == 0:
             print(end, file=sys.stderr, flush=True)
-            if config.checkpoint.requeue:
+        if config.checkpoint.requeue:
+            # The system ends the job at once, and MPI's files in /dev/shm would stay. (Below a
+            # guard, that removes them, and this would wait for a rank that was lost.)
+            if "NUMBA_KERNELS_KEPT" not in os.environ:
+                MPI.Finalize()
+            if team.rank == 0:
                 put_back()
         return ended(end.code)
     except (Exception, SystemExit) as error:
