@@ -6,12 +6,12 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 from ended import wait_for
+from slow_training import arrays, assert_same_bits, steps_in
 
 from tutorial_dl.config import RunConfig, read
 from tutorial_dl.runtime.termination import WARNINGS, heeding
@@ -39,20 +39,6 @@ def ranks_of(process) -> list[psutil.Process]:
             continue
         if "tutorial_dl" in words and "guard.py" not in " ".join(words) and "-n" not in words:
             found.append(child)
-    return found
-
-
-def steps_in(folder) -> list[int]:
-    if not folder.is_dir():
-        return []
-    return sorted(int(p.name[5:]) for p in folder.glob("step_*"))
-
-
-def arrays(folder, step) -> dict:
-    found = {}
-    for path in sorted(Path(folder, f"step_{step:08}").glob("*.npz")):
-        with np.load(path) as file:
-            found |= {(path.name, name): file[name] for name in file.files}
     return found
 
 
@@ -84,7 +70,7 @@ def killed_again_and_again(tmp_path, times):
     If a run ends before it is killed again, the next one begins.
     """
     whole = result(start(tmp_path / "whole", "--json", "-"))
-    expected = arrays(tmp_path / "whole", steps_in(tmp_path / "whole")[-1])
+    expected = arrays(tmp_path / "whole")
     assert steps_in(tmp_path / "whole")[-1] == 6 * 36
     killed, run, random = 0, 0, np.random.default_rng(int(time.time()))
     folder = tmp_path / "0"
@@ -102,10 +88,7 @@ def killed_again_and_again(tmp_path, times):
         killed += process.returncode == 1
         if process.returncode == 0 or killed == times:
             done = result(start(folder, "--resume", "--json", "-"))
-            found = arrays(folder, steps_in(folder)[-1])
-            assert expected.keys() == found.keys()
-            for name, array in expected.items():
-                np.testing.assert_array_equal(found[name], array, err_msg=str(name))
+            assert_same_bits(arrays(folder), expected)
             for name in ("val_loss", "val_accuracy", "loss"):
                 assert done[name] == whole[name]
             run += 1

@@ -8,30 +8,14 @@ import sys
 from pathlib import Path
 
 import batch_systems
-import numpy as np
 import psutil
 import pytest
 from ended import until
 from site_profiles import submits
+from slow_training import MODEL, arrays, assert_same_bits, steps_in
 
 from numba_kernels import launch
 
-# A step takes 10 ms, so that a run can be told to end in its middle.
-SLOW = """
-import time
-from tutorial_dl.replica import DenseReplica
-
-def build():
-    replica = DenseReplica((64, 16, 10), "relu", "cross_entropy", seed=0)
-    right = replica.compute_gradient
-
-    def slowly(*arguments, **more):
-        time.sleep(0.01)
-        return right(*arguments, **more)
-
-    replica.compute_gradient = slowly
-    return replica
-"""
 OPTIONS = ("--model", "slow.py:build", "--optimizer", "adam", "--epochs", "6", "--quiet")
 
 
@@ -48,7 +32,7 @@ def command(*words: str, status: int = 0) -> str:
 def jobs(tmp_path, monkeypatch):
     """The folder of jobs of batch systems that run them on this machine, one after the other."""
     monkeypatch.chdir(tmp_path)
-    Path("slow.py").write_text(SLOW)
+    Path("slow.py").write_text(MODEL)
     folder = batch_systems.install(tmp_path, launch.find_mpiexec())
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     yield folder
@@ -63,19 +47,6 @@ def warn(job: Path, number: signal.Signals) -> None:
     shell.send_signal(number)
 
 
-def steps(folder: str) -> int:
-    return max((int(path.name[5:]) for path in Path(folder).glob("step_*")), default=0)
-
-
-def arrays(folder: str) -> dict:
-    """All arrays of the newest checkpoint: weights, the optimizer's state, what each rank has."""
-    found = {}
-    for path in Path(folder, f"step_{steps(folder):08}").glob("*.npz"):
-        with np.load(path) as file:
-            found |= {(path.name, name): file[name] for name in file.files}
-    return found
-
-
 @pytest.mark.thorough(but="slurm")
 @pytest.mark.parametrize(
     ("system", "number"),
@@ -88,23 +59,20 @@ def test_a_training_that_takes_three_jobs(system, number, jobs):
     printed = command("job", "train", *OPTIONS, "-n", "2", "--checkpoint", "run",
                       "--checkpoint-every", "5", "--json", "result.json", *of)  # fmt: skip
     assert printed.split(".")[0].strip() == "100"
-    log, job, seen = Path("run.log"), jobs / "100", 0
+    log, job, seen = Path("run.log"), jobs / "100", []
     for turn in range(2):
-        until(lambda seen=seen: steps("run") > seen)
+        until(lambda seen=seen: steps_in("run")[-1:] > seen[-1:])
         warn(job, number)
         words = "goes on in place" if system == "pbs" else "is put back into the queue"
         until(lambda turn=turn, words=words: log.read_text().count(words) > turn)
-        seen = steps("run")
-        assert f"after step {seen};" in log.read_text()
+        seen = steps_in("run")
+        assert f"after step {seen[-1]};" in log.read_text()
         if system == "pbs":  # where a new job has taken the old one's place
             job = jobs / str(101 + turn)
     until(lambda: Path("result.json").exists() and (job / "status").exists())
     assert (job / "status").read_text() == "0", log.read_text()
     command("train", *OPTIONS, "-n", "2", "--checkpoint", "whole")
-    ours, whole = arrays("run"), arrays("whole")
-    assert ours.keys() == whole.keys() and ours
-    for name, array in whole.items():
-        np.testing.assert_array_equal(ours[name], array, err_msg=str(name))
+    assert_same_bits(arrays("run"), arrays("whole"))
     assert len(json.loads(Path("result.json").read_text())["history"]) == 6
 
 
